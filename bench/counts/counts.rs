@@ -1,4 +1,5 @@
-//! Instructions of a hundred requests: `cargo bench -p cattlegrid-counts`, which needs `valgrind` and `gungraun-runner`.
+//! Instructions of a hundred requests: `cargo bench -p cattlegrid-counts`, which needs `valgrind` and
+//! `gungraun-runner`.
 
 #![expect(missing_docs, unused_qualifications, reason = "what the macros make")]
 

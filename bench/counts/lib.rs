@@ -46,7 +46,8 @@ pub enum Kind {
     RuledMiss,
     /// `get` of such a key by another connection, which waits.
     Park,
-    /// `set` of such a key for which a connection waits: the value is stored, and the reply to the other is written.
+    /// `set` of such a key for which a connection waits: the value is stored, and the reply to the other is
+    /// written.
     FillWake,
     /// `get` of a quota's `addandcheck`.
     Quota,
@@ -345,7 +346,8 @@ impl Load {
         self.run_as(self.kind)
     }
 
-    /// The same again and again, for what does not happen with each request: the collector of a VM takes turns.
+    /// The same again and again, for what does not happen with each request: the collector of a VM takes
+    /// turns.
     pub fn run_again(&mut self, times: u32) -> usize {
         (0..times).for_each(|_| {
             self.out.clear();

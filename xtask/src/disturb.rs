@@ -1,12 +1,14 @@
-//! `cargo xtask disturb [OPTION]... COMMAND...`: runs a command on a machine that gives its processes time when it likes.
+//! `cargo xtask disturb [OPTION]... COMMAND...`: runs a command on a machine that gives its processes time
+//! when it likes.
 //!
-//! A test must not fail because it, a server or a worker was scheduled late. While the command runs, busy loops
-//! take the processors, and processes that it has started are stopped at random for some milliseconds (SIGSTOP, then
-//! SIGCONT) or get a lower priority, for good. cargo and compilers are left alone.
+//! A test must not fail because it, a server or a worker was scheduled late. While the command runs, busy
+//! loops take the processors, and processes that it has started are stopped at random for some milliseconds
+//! (SIGSTOP, then SIGCONT) or get a lower priority, for good. cargo and compilers are left alone.
 //!
-//! `--busy N`: busy loops for each processor, 2 without it. `--stopped N`: the part of the time, in percent, in which one
-//! process is stopped, 0 or 10 to 90, 30 without it. `--longest N`: the longest stop in milliseconds, 80 without it. `--seed N`:
-//! another order of victims and times; printed, since the same one makes a similar run.
+//! `--busy N`: busy loops for each processor, 2 without it. `--stopped N`: the part of the time, in percent,
+//! in which one process is stopped, 0 or 10 to 90, 30 without it. `--longest N`: the longest stop in
+//! milliseconds, 80 without it. `--seed N`: another order of victims and times; printed, since the same one
+//! makes a similar run.
 //!
 //! Tests that stop processes themselves do not hold: a stop of theirs may be ended by one from here.
 

@@ -1,10 +1,11 @@
 //! `cargo xtask fuzz TARGET [OPTION]...`: random input for a target of `fuzz/`, guided by coverage.
 //!
-//! The compiler's flags are those of cargo-fuzz, without its one unit of code generation per crate: that would take
-//! minutes more. Tests under the sanitizer are compiled with the same flags into the same folder; `fuzz/tests/it.rs`
-//! is one of them and runs each target for a few seconds.
+//! The compiler's flags are those of cargo-fuzz, without its one unit of code generation per crate: that
+//! would take minutes more. Tests under the sanitizer are compiled with the same flags into the same folder;
+//! `fuzz/tests/it.rs` is one of them and runs each target for a few seconds.
 //!
-//! Inputs that reached new code are kept in `fuzz/corpus/TARGET`, those that failed in `fuzz/artifacts/TARGET`.
+//! Inputs that reached new code are kept in `fuzz/corpus/TARGET`, those that failed in
+//! `fuzz/artifacts/TARGET`.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +18,8 @@ pub(crate) const DIRECTORY: &str = "target/sanitized";
 pub(crate) const HOST: &str =
     if cfg!(target_arch = "aarch64") { "aarch64-unknown-linux-gnu" } else { "x86_64-unknown-linux-gnu" };
 
-/// The address sanitizer, and what libFuzzer needs to see which code an input reaches and what it is compared with.
+/// The address sanitizer, and what libFuzzer needs to see which code an input reaches and what it is compared
+/// with.
 pub(crate) const FLAGS: &str = "-Zsanitizer=address -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Cllvm-args=-simplifycfg-branch-fold-threshold=0 \

@@ -4,8 +4,8 @@
 mod docs;
 #[cfg(not(feature = "documents"))]
 mod docs {
-    //! The documents are written from the server's code, which this program is compiled without: the tests start
-    //! sooner so. Another one is compiled with it.
+    //! The documents are written from the server's code, which this program is compiled without: the tests
+    //! start sooner so. Another one is compiled with it.
 
     pub(crate) fn write() -> Result<(), String> {
         again(&["docs"])
@@ -72,8 +72,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// A command in the root of the repository, with no input and without what `cargo run` has told this program: build scripts
-/// that look at `CARGO_MANIFEST_DIR` or `CARGO_PKG_NAME` would be run again, and what depends on them be compiled again.
+/// A command in the root of the repository, with no input and without what `cargo run` has told this program:
+/// build scripts that look at `CARGO_MANIFEST_DIR` or `CARGO_PKG_NAME` would be run again, and what depends
+/// on them be compiled again.
 fn command(program: &str) -> Command {
     let mut command = Command::new(program);
     command.current_dir(root()).stdin(Stdio::null()).env_remove("CARGO_TARGET_DIR");

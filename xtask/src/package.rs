@@ -51,8 +51,8 @@ fn deb(mut options: &[&str]) -> Result<(), String> {
     }
 }
 
-/// Crates of this repository that need each other: those that are not published yet are taken from here. They are not compiled, since other
-/// stages do.
+/// Crates of this repository that need each other: those that are not published yet are taken from here. They
+/// are not compiled, since other stages do.
 fn crates() -> Result<(), String> {
     let mut cargo = crate::command("cargo");
     cargo.args(["publish", "--workspace", "--dry-run", "--no-verify", "--locked", "--allow-dirty"]);
@@ -61,7 +61,8 @@ fn crates() -> Result<(), String> {
 
 const MUSL: &str = "x86_64-unknown-linux-musl";
 
-/// C and C++ (the virtual machine of scripts) are compiled by zig, which comes with musl and a library of C++.
+/// C and C++ (the virtual machine of scripts) are compiled by zig, which comes with musl and a library of
+/// C++.
 fn musl() -> Result<(), String> {
     let mut cargo = crate::command("cargo");
     cargo.args(["zigbuild", "--release", "--locked", "--package", "cattlegrid", "--target", MUSL]);

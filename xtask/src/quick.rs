@@ -1,11 +1,13 @@
 //! `cargo xtask quick [CRATE]...`: what a developer waits for after an edit.
 //!
-//! Layout and clippy of the crates, then their tests and those of the crates that are built on them, without exhaustive
-//! orders and long histories (the profile `quick` of `.config/nextest.toml`). Without a name, the crates are those that git
-//! finds changed. A leaf's own tests come first: they are compiled in seconds, and what is built on it takes longer.
+//! Layout and clippy of the crates, then their tests and those of the crates that are built on them, without
+//! exhaustive orders and long histories (the profile `quick` of `.config/nextest.toml`). Without a name, the
+//! crates are those that git finds changed. A leaf's own tests come first: they are compiled in seconds, and
+//! what is built on it takes longer.
 //!
-//! The tests of dependants are compiled with the features of `cargo xtask test`, so that each finds what the other has
-//! compiled. `fuzz/draw.rs` and fuzz targets are also modules of other crates' tests: name those crates after an edit there.
+//! The tests of dependants are compiled with the features of `cargo xtask test`, so that each finds what the
+//! other has compiled. `fuzz/draw.rs` and fuzz targets are also modules of other crates' tests: name those
+//! crates after an edit there.
 
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};

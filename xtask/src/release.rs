@@ -1,8 +1,8 @@
 //! `cargo xtask release`: the optimised program, and its symbols in a file beside it.
 //!
-//! A plain `cargo build --release` has no debug information. Here the program is compiled with it, and it is moved into
-//! `cattlegrid.debug`, where debuggers and profilers look for it by the link that stays in the program. Both are of one
-//! compilation, so that addresses agree.
+//! A plain `cargo build --release` has no debug information. Here the program is compiled with it, and it is
+//! moved into `cattlegrid.debug`, where debuggers and profilers look for it by the link that stays in the
+//! program. Both are of one compilation, so that addresses agree.
 
 use std::fs;
 use std::path::Path;

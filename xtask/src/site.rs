@@ -1,11 +1,12 @@
 //! The documentation as a site, and its links.
 //!
-//! mdBook makes the site of the files that stand in the repository. They are copied to a folder in which they have the same
-//! places to each other, so that a link that works on a forge works in the site: `docs/SUMMARY.md` names the pages of
-//! `docs/`, [`FIRST`] and [`LAST`] are other pages, and what any page links to besides is copied as it is.
+//! mdBook makes the site of the files that stand in the repository. They are copied to a folder in which they
+//! have the same places to each other, so that a link that works on a forge works in the site:
+//! `docs/SUMMARY.md` names the pages of `docs/`, [`FIRST`] and [`LAST`] are other pages, and what any page
+//! links to besides is copied as it is.
 //!
-//! Links are checked twice: in the files, with the anchors that forges make of headings ([`links`]), and in the site.
-//! Nothing is fetched: addresses of other sites are not checked.
+//! Links are checked twice: in the files, with the anchors that forges make of headings ([`links`]), and in
+//! the site. Nothing is fetched: addresses of other sites are not checked.
 
 mod links;
 
@@ -138,7 +139,8 @@ fn chapters(summary: &str) -> Vec<String> {
     link.captures_iter(summary).map(|found| found[1].to_owned()).collect()
 }
 
-/// A page with links to `index.md` in the place of `README.md`: mdBook makes `index.html` of both, and finds only the former.
+/// A page with links to `index.md` in the place of `README.md`: mdBook makes `index.html` of both, and finds
+/// only the former.
 fn in_site(text: &str) -> String {
     let link = Regex::new(r"\]\(([^) ]*)README\.md").expect("an expression");
     link.replace_all(text, "](${1}index.md").into_owned()
@@ -219,7 +221,8 @@ fn missing(page: &Path, target: &str) -> Result<Option<&'static str>, String> {
     Ok((!is_there).then_some("there is no such heading"))
 }
 
-/// The pages of the site, except mdBook's own list for browsers without scripts, which is checked by the pages that show it.
+/// The pages of the site, except mdBook's own list for browsers without scripts, which is checked by the
+/// pages that show it.
 fn html(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))? {

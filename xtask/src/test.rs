@@ -1,4 +1,5 @@
-//! `cargo xtask test`: everything that is tested, in stages that run side by side where the machine allows it.
+//! `cargo xtask test`: everything that is tested, in stages that run side by side where the machine allows
+//! it.
 //!
 //! * `stages`: what the stages are, what each needs, and what it asks of the machine
 //! * `schedule`: which stage may start now
@@ -6,10 +7,10 @@
 //! * `memory`: what the machine has left
 //! * `flaky`: the tests of a stage that failed and passed when they were run again
 //!
-//! Each stage runs on a thread of its own and writes to `target/test-logs/STAGE.log`. Its output is printed when it
-//! ends, in one piece. A stage that was asked for alone is printed as it goes. A failure does not end the run: every
-//! other stage runs, except for the stages that need a failed stage. The end is a table of all stages, and a line that
-//! says how many passed and failed.
+//! Each stage runs on a thread of its own and writes to `target/test-logs/STAGE.log`. Its output is printed
+//! when it ends, in one piece. A stage that was asked for alone is printed as it goes. A failure does not end
+//! the run: every other stage runs, except for the stages that need a failed stage. The end is a table of all
+//! stages, and a line that says how many passed and failed.
 //!
 //! # Invariants
 //! * A stage's output is in its log file as soon as it is written, so that it outlives this program.
@@ -68,7 +69,8 @@ pub(crate) fn test(options: &[&str]) -> Result<(), String> {
     Err(format!("failed; again: cargo xtask test {}", again.join(" ")))
 }
 
-/// The stages that `--stage NAME` (once or more) names with all that they need, in their order; all without it.
+/// The stages that `--stage NAME` (once or more) names with all that they need, in their order; all without
+/// it.
 fn select(options: &[&str]) -> Result<Vec<&'static Stage>, String> {
     let mut names = Vec::new();
     for pair in options.chunks(2) {
@@ -131,8 +133,8 @@ impl<'a, W: Write> TestRun<'a, W> {
         Self { schedule, times, logs, stop, out, followed, ended, ends }
     }
 
-    /// Runs all stages and prints the summary; the names of those that did not pass. `free_mib` says what memory is
-    /// free now.
+    /// Runs all stages and prints the summary; the names of those that did not pass. `free_mib` says what
+    /// memory is free now.
     fn all(mut self, free_mib: impl Fn() -> u64) -> Vec<&'static str> {
         let begin = now();
         let mut last_sign = begin;

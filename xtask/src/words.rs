@@ -1,9 +1,9 @@
 //! `cargo xtask words`: the language of code, comments and documents, checked against `xtask/words.txt`.
 //!
-//! The list has regular expressions for phrases that are hard to read, each with what to write instead. All tracked
-//! text is searched. A phrase may begin on one line and end on the next, so a file is searched with its lines joined,
-//! without indentation and comment marks; line breaks remain around blank lines and where a comment begins or ends. A
-//! phrase is reported at the line where it begins.
+//! The list has regular expressions for phrases that are hard to read, each with what to write instead. All
+//! tracked text is searched. A phrase may begin on one line and end on the next, so a file is searched with
+//! its lines joined, without indentation and comment marks; line breaks remain around blank lines and where a
+//! comment begins or ends. A phrase is reported at the line where it begins.
 //!
 //! # Invariants
 //! * Every line of the list is a valid expression with an advice; any other fails the check.
@@ -24,9 +24,11 @@ const KINDS: &[&str] = &[".rs", ".md", ".py", ".toml", ".sh", ".js", ".pl"];
 /// Phrases that are right where they stand: file, phrase in small letters.
 const ALLOWED: &[(&str, &str)] = &[];
 
-/// Checks all tracked text, or only what is under `paths` (files or folders, from the root of the repository).
+/// Checks all tracked text, or only what is under `paths` (files or folders, from the root of the
+/// repository).
 ///
-/// Prints each phrase with file, line and advice. An error says how many there are, or why nothing could be checked.
+/// Prints each phrase with file, line and advice. An error says how many there are, or why nothing could be
+/// checked.
 pub(crate) fn check(paths: &[&str]) -> Result<(), String> {
     let text = read(LIST)?;
     let list = PhraseList::parse(&text)?;
@@ -154,8 +156,8 @@ fn flow(text: &str) -> (String, Vec<usize>) {
     (flow, starts)
 }
 
-/// The mark of a comment that a line begins with, or nothing; and the line without it, without indentation, bullet or
-/// a backslash that continues a string.
+/// The mark of a comment that a line begins with, or nothing; and the line without it, without indentation,
+/// bullet or a backslash that continues a string.
 fn bare(line: &str) -> (&str, &str) {
     let line = line.trim().trim_end_matches('\\').trim_end();
     let mark = ["//!", "///", "//", "#"].into_iter().find(|mark| line.starts_with(mark)).unwrap_or_default();

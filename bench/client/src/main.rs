@@ -1,8 +1,10 @@
-//! Gets of `cattlegrid-client` compared with those of the crates `async-memcached` and `memcache`, from one memcached.
+//! Gets of `cattlegrid-client` compared with those of the crates `async-memcached` and `memcache`, from one
+//! memcached.
 //!
-//! Every way gets the same value, at depth 1 and from 64 tasks or threads at once. In each round all ways are measured, one after
-//! the other; the table has medians and quartiles of the rounds, and the rate of each way divided by that of the client it is
-//! compared with in the same round. CPU is that of this process alone: user and system time of all threads.
+//! Every way gets the same value, at depth 1 and from 64 tasks or threads at once. In each round all ways are
+//! measured, one after the other; the table has medians and quartiles of the rounds, and the rate of each way
+//! divided by that of the client it is compared with in the same round. CPU is that of this process alone:
+//! user and system time of all threads.
 
 mod ways;
 

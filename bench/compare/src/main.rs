@@ -1,8 +1,9 @@
-//! Cattlegrid compared with memcached, Redis and servers that the user names: CPU time per operation, memory per item, hit ratios, charts of them.
+//! Cattlegrid compared with memcached, Redis and servers that the user names: CPU time per operation, memory
+//! per item, hit ratios, charts of them.
 //!
-//! CPU figures are medians of turns: all servers run at once, idle except for the one whose turn it is, so that
-//! what else the machine does meets all alike. Each figure is also divided by memcached's of the same round;
-//! quartiles of those ratios say how sure they are. Every reply is verified.
+//! CPU figures are medians of turns: all servers run at once, idle except for the one whose turn it is, so
+//! that what else the machine does meets all alike. Each figure is also divided by memcached's of the same
+//! round; quartiles of those ratios say how sure they are. Every reply is verified.
 //!
 //! # Invariants
 //! * No server outlives the program, unless that is killed: a signal ends the run, and all servers with it.
@@ -43,9 +44,9 @@ struct Options {
     /// Some minutes instead of half an hour: fewer and shorter turns, smaller loads, without the trace P3.
     #[arg(long)]
     quick: bool,
-    /// Only these parts; there are also work (what of some fifty kinds of work hits), and
-    /// speed-charts, memory-charts and hit-charts, which need --plots. large, connections, tls, rules, workers and work need no
-    /// Redis.
+    /// Only these parts; there are also work (what of some fifty kinds of work hits), and speed-charts,
+    /// memory-charts and hit-charts, which need --plots. large, connections, tls, rules, workers and work
+    /// need no Redis.
     #[arg(
         long,
         value_delimiter = ',',
@@ -67,9 +68,9 @@ struct Options {
     /// The program of Redis.
     #[arg(long, value_name = "FILE", default_value = "redis-server")]
     redis: PathBuf,
-    /// One more server that speaks memcached's protocol, for speed, large, connections and rules; may be given several times. COMMAND
-    /// starts it in the foreground, with one serving thread and 1 GiB; {port} in its arguments stands for the port. Its words
-    /// are separated by blanks, and no shell reads them.
+    /// One more server that speaks memcached's protocol, for speed, large, connections and rules; may be
+    /// given several times. COMMAND starts it in the foreground, with one serving thread and 1 GiB; {port} in
+    /// its arguments stands for the port. Its words are separated by blanks, and no shell reads them.
     #[arg(long, value_name = "NAME=COMMAND")]
     peer: Vec<Peer>,
     /// Only rows of the part work whose names contain this.

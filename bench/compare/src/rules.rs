@@ -87,7 +87,8 @@ fn hits(programs: &Programs, pace: Pace) -> Result<(String, Value)> {
     Ok((text, json!(raw)))
 }
 
-/// The servers of the other tables with their keys: Cattlegrid without and with a rule, memcached, and the user's.
+/// The servers of the other tables with their keys: Cattlegrid without and with a rule, memcached, and the
+/// user's.
 fn all<'a>(servers: &'a [Server], plan: &Plan) -> Vec<(&'a Server, Plan)> {
     let own = [FREE, RULED].map(|first| (&servers[0], keys_of(first, plan.clone())));
     let others = servers[1..].iter().map(|server| (server, keys_of(RULED, plan.clone())));

@@ -119,7 +119,8 @@ impl Programs {
         Ok(text.split_whitespace().find(number).unwrap_or("?").trim_start_matches("v=").to_owned())
     }
 
-    /// Starts each of the user's servers once, so that one which cannot be used is known before anything is measured.
+    /// Starts each of the user's servers once, so that one which cannot be used is known before anything is
+    /// measured.
     pub(crate) fn check_peers(&self) -> Result<()> {
         self.start_peers()?.iter().try_for_each(|peer| {
             let wrong = || format!("--peer {}: get of an absent key", peer.name);
@@ -220,7 +221,8 @@ impl Server {
         self.open_as(plan, &Shape { threads: 1, connections, depth, ..Shape::default() }, false)
     }
 
-    /// The same for this shape, except for its TLS, which is the server's; `resumes`: new connections resume sessions.
+    /// The same for this shape, except for its TLS, which is the server's; `resumes`: new connections resume
+    /// sessions.
     pub(crate) fn open_as(
         &self,
         plan: &Arc<Plan>,

@@ -1,8 +1,9 @@
-//! Kinds of work on a cache, as rows of requests in a fixed order: sessions, preloads, mixed sizes, deletes, loops, deploys. Each
-//! shows one thing that a cache keeps or loses. They run on real servers (`cattlegrid-compare --parts work`) and on the store
-//! alone (`cattlegrid-store-bench work`).
+//! Kinds of work on a cache, as rows of requests in a fixed order: sessions, preloads, mixed sizes, deletes,
+//! loops, deploys. Each shows one thing that a cache keeps or loses. They run on real servers
+//! (`cattlegrid-compare --parts work`) and on the store alone (`cattlegrid-store-bench work`).
 //!
-//! Zipf loads draw ranks with probability 1/(rank + offset)^exponent. All random numbers follow from the seed.
+//! Zipf loads draw ranks with probability 1/(rank + offset)^exponent. All random numbers follow from the
+//! seed.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -136,7 +137,8 @@ impl Random {
         Self(mix(seed) | 1)
     }
 
-    /// By xorshift64*: S. Vigna, "An experimental exploration of Marsaglia's xorshift generators, scrambled", 2016.
+    /// By xorshift64*: S. Vigna, "An experimental exploration of Marsaglia's xorshift generators, scrambled",
+    /// 2016.
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

@@ -1,4 +1,5 @@
-//! Servers that the user names and that cannot be compared: each is an error of one kind, and nothing is left running.
+//! Servers that the user names and that cannot be compared: each is an error of one kind, and nothing is left
+//! running.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 

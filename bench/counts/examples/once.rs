@@ -1,12 +1,14 @@
-//! One kind of request, counted in the profile that ships: `cargo build --release -p cattlegrid-counts --example once`,
-//! then `valgrind --tool=callgrind --collect-atstart=no --toggle-collect='*counted*' target/release/examples/once KIND`.
+//! One kind of request, counted in the profile that ships: `cargo build --release -p cattlegrid-counts
+//! --example once`, then `valgrind --tool=callgrind --collect-atstart=no --toggle-collect='*counted*'
+//! target/release/examples/once KIND`.
 //!
-//! `cargo bench` compiles with unwinding, whatever the profile says, and its requests share a lock. So the effect of
-//! `panic` in a profile, and the cost of taking a lock, are seen here only. KIND: `get_hit`, `get_miss`, `mg_hit`,
-//! `quiet_mg_hit`, `packet_hit`, `quiet_packet_hit`, `set_new`, `set_over`, `set_evicting`, `ruled_hit`, `ruled_hit_bumped`, `ruled_miss`, `park`, `fill_wake`, `quota`,
-//! `set_beside_objects`, `share`, `share_reads`, `quota_in_luau`, `get_hit_beside_scripts`: a hundred requests; `locks`: a
-//! hundred times a shard's lock, taken and released. A number behind a KIND whose requests change no more than values makes
-//! as many times a hundred requests of it.
+//! `cargo bench` compiles with unwinding, whatever the profile says, and its requests share a lock. So the
+//! effect of `panic` in a profile, and the cost of taking a lock, are seen here only. KIND: `get_hit`,
+//! `get_miss`, `mg_hit`, `quiet_mg_hit`, `packet_hit`, `quiet_packet_hit`, `set_new`, `set_over`,
+//! `set_evicting`, `ruled_hit`, `ruled_hit_bumped`, `ruled_miss`, `park`, `fill_wake`, `quota`,
+//! `set_beside_objects`, `share`, `share_reads`, `quota_in_luau`, `get_hit_beside_scripts`: a hundred
+//! requests; `locks`: a hundred times a shard's lock, taken and released. A number behind a KIND whose
+//! requests change no more than values makes as many times a hundred requests of it.
 
 use std::hint::black_box;
 

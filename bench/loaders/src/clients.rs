@@ -1,4 +1,5 @@
-//! Clients: 64 connections, each of which asks for the next key when its value has come; and a connection that measures hits.
+//! Clients: 64 connections, each of which asks for the next key when its value has come; and a connection
+//! that measures hits.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

@@ -2,8 +2,9 @@
 //! that misses, from the client's line to its reply, compared with the parts: the pool alone with the same
 //! worker, and a get that hits.
 //!
-//! Each round measures all of them one after the other; the table has the medians of the rounds. Hits of other keys are
-//! timed beside the loads, and beside a foreign process that burns as much CPU as the loads took in all processes.
+//! Each round measures all of them one after the other; the table has the medians of the rounds. Hits of
+//! other keys are timed beside the loads, and beside a foreign process that burns as much CPU as the loads
+//! took in all processes.
 
 mod alone;
 mod clients;
@@ -182,7 +183,8 @@ fn jobs(server: &Server) -> Result<u64> {
     Ok(jobs.1.parse()?)
 }
 
-/// p99 of hits in microseconds: beside loads, and beside a foreign process that burns the same CPU for the same time.
+/// p99 of hits in microseconds: beside loads, and beside a foreign process that burns the same CPU for the
+/// same time.
 fn hits(server: &Server, prefix: &str, count: usize) -> Result<(f64, f64)> {
     let mut all = descendants(server.pid())?;
     all.extend([server.pid(), std::process::id()]);

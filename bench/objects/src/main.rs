@@ -1,8 +1,9 @@
 //! The cost of calls of objects, shipped and in Luau, compared with a plain get and with a script of Redis;
 //! the memory that objects take; and the time that others wait for methods that are stopped.
 //!
-//! CPU is that of the server's process. The loads of a table take turns, so that other work of the machine affects all;
-//! a figure is the median of the rounds, a ratio the median of the ratios within each round, with quartiles.
+//! CPU is that of the server's process. The loads of a table take turns, so that other work of the machine
+//! affects all; a figure is the median of the rounds, a ratio the median of the ratios within each round,
+//! with quartiles.
 
 #![expect(clippy::cast_precision_loss, reason = "counts and bytes of this machine")]
 

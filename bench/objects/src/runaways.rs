@@ -1,8 +1,8 @@
 //! Waits of other connections while methods in Luau run away.
 //!
-//! Each method of the types made here never ends, so that it is stopped at the limit of time; one is called at a time,
-//! without a pause, and at most four times, since the fifth would switch it off. Readers ask for a plain value and wait for
-//! it, alternately with and without runaways.
+//! Each method of the types made here never ends, so that it is stopped at the limit of time; one is called
+//! at a time, without a pause, and at most four times, since the fifth would switch it off. Readers ask for a
+//! plain value and wait for it, alternately with and without runaways.
 
 #![expect(clippy::disallowed_methods, reason = "it measures what connections wait")]
 

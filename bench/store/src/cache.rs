@@ -160,7 +160,8 @@ mod tests {
 
     use super::*;
 
-    /// Values of up to 1 MiB, more than the small queue's share of a shard, are there when their writer reads them.
+    /// Values of up to 1 MiB, more than the small queue's share of a shard, are there when their writer reads
+    /// them.
     #[test]
     fn a_value_just_stored_is_found() {
         let mut cache = Cache::new(32 << 20, 1).unwrap();

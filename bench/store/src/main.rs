@@ -43,7 +43,8 @@ enum Command {
         #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
         seeds: u64,
     },
-    /// Kinds of work, each of which shows one thing that a cache keeps or loses: sessions, preloads, mixed sizes, deploys.
+    /// Kinds of work, each of which shows one thing that a cache keeps or loses: sessions, preloads, mixed
+    /// sizes, deploys.
     Work {
         /// Directory of the traces.
         #[arg(long, value_name = "DIRECTORY", default_value = "bench/traces")]
@@ -67,7 +68,8 @@ enum Command {
         #[arg(long, value_name = "BYTES", default_value_t = 512, value_parser = clap::value_parser!(u64).range(32..=65536))]
         item: u64,
     },
-    /// Random operations with the whole structure walked again and again; fails where memory is not as promised.
+    /// Random operations with the whole structure walked again and again; fails where memory is not as
+    /// promised.
     Soak {
         /// Kinds of values; all without it.
         #[arg(long, value_delimiter = ',')]

@@ -33,8 +33,8 @@ const PLACE: usize = 8;
 pub(crate) struct Peer(Segcache);
 
 impl Peer {
-    /// With segments of this many bytes, in which each value must fit. Its hash table counts as a part of the memory and does not grow:
-    /// it is for items of `item_bytes`.
+    /// With segments of this many bytes, in which each value must fit. Its hash table counts as a part of the
+    /// memory and does not grow: it is for items of `item_bytes`.
     pub(crate) fn new(
         memory_bytes: usize,
         segment_bytes: usize,

@@ -1,8 +1,8 @@
 //! A soak of the memory: random reads, writes, deletes and time on all shards; the whole structure is walked
 //! repeatedly, and the resident memory compared with the limit.
 //!
-//! Every run ends with three ways of giving memory back, deletes, expiry and a flush: each must show in the memory that
-//! the system reports as resident.
+//! Every run ends with three ways of giving memory back, deletes, expiry and a flush: each must show in the
+//! memory that the system reports as resident.
 
 use std::fs;
 use std::ops::Range;
@@ -41,11 +41,11 @@ pub(crate) struct SoakOutcome {
     pub(crate) released: [(u64, u64); 3],
 }
 
-/// The whole structure is walked once in this many operations (of huge values for 100), as long as that takes no more than two
-/// thirds of the time.
+/// The whole structure is walked once in this many operations (of huge values for 100), as long as that takes
+/// no more than two thirds of the time.
 const VERIFY_EVERY: u64 = 10_000;
-/// First share of a run, in which nothing is verified and the resident memory of the process is checked; later it
-/// includes the lists that verification makes, and only the reservation is checked.
+/// First share of a run, in which nothing is verified and the resident memory of the process is checked;
+/// later it includes the lists that verification makes, and only the reservation is checked.
 const UNVERIFIED: f64 = 0.3;
 /// Resident memory may exceed the limit by this share, in per cent of it.
 const OVER_PERCENT: f64 = 5.0;

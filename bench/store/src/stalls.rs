@@ -1,8 +1,8 @@
 //! The longest operations, while the index grows and while the collector runs.
 //!
-//! Times are CPU time of the thread, page faults included, so that what else the machine does is left out; each
-//! has the clock's own 0.2 us in it. An empty loop is measured next to each operation: what is long there
-//! (interrupts, faults of the host), the machine has done.
+//! Times are CPU time of the thread, page faults included, so that what else the machine does is left out;
+//! each has the clock's own 0.2 us in it. An empty loop is measured next to each operation: what is long
+//! there (interrupts, faults of the host), the machine has done.
 
 use std::fmt::Write as _;
 use std::hint::black_box;
@@ -29,7 +29,8 @@ const LONGEST: usize = 5;
 /// The kinds of values that are measured by default.
 pub(crate) const MIXES: [Mix; 4] = [Mix::Tiny, Mix::Fixed, Mix::Web, Mix::Bimodal];
 
-/// The tables: times of alternate sets and gets at `memory_bytes` for each kind of values, then what the longest sets did.
+/// The tables: times of alternate sets and gets at `memory_bytes` for each kind of values, then what the
+/// longest sets did.
 pub(crate) fn run(memory_bytes: usize, mixes: &[Mix]) -> Result<String> {
     let mut longest_sets = String::from(
         "\nThe longest sets. Items: left by the collector, moved, or found dead; segments: collected whole because there was no room. \

@@ -1,8 +1,8 @@
-//! The tree outside the log: time of an operation on a tree of many members, and what it holds compared with what the system
-//! reports as resident.
+//! The tree outside the log: time of an operation on a tree of many members, and what it holds compared with
+//! what the system reports as resident.
 //!
-//! Times are CPU time of the thread, as in [`crate::stalls`]; each is a mean over many operations on members in an order without a
-//! pattern.
+//! Times are CPU time of the thread, as in [`crate::stalls`]; each is a mean over many operations on members
+//! in an order without a pattern.
 
 use std::fmt::Write as _;
 use std::hint::black_box;

@@ -38,7 +38,8 @@ pub(crate) fn run(traces: &Path, only: &str, seeds: u64, how: RunSettings) -> Re
     Ok(text)
 }
 
-/// Items with keys of 16 bytes and values of 100 that are kept of as many as fit twice, for each MiB of a limit of 64.
+/// Items with keys of 16 bytes and values of 100 that are kept of as many as fit twice, for each MiB of a
+/// limit of 64.
 pub(crate) fn items(how: RunSettings) -> Result<usize> {
     const MIB: u64 = 64;
     let mut cache = KeptCache::new(MIB, 1, RunSettings { item_bytes: 128, ..how })?;

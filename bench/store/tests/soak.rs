@@ -1,4 +1,5 @@
-//! The short form of the soak: each kind of values in 8 MiB, in a process of its own, whose resident memory is checked.
+//! The short form of the soak: each kind of values in 8 MiB, in a process of its own, whose resident memory
+//! is checked.
 
 use std::process::Command;
 

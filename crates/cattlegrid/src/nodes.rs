@@ -11,7 +11,8 @@ use crate::running::lines_of;
 /// # Errors
 /// The server does not answer, or has no list. The text begins with its address.
 pub(crate) fn table(address: &str) -> Result<String, String> {
-    // The control keys of a server may begin with something else than `@`: then it says that it has no such key.
+    // The control keys of a server may begin with something else than `@`: then it says that it has no such
+    // key.
     let lines = lines_of(address, "get @nodes").map_err(|error| format!("{address}: {error}"))?;
     let found = lines.iter().find(|line| line.starts_with('['));
     let list = found.and_then(|line| serde_json::from_str::<Value>(line).ok());

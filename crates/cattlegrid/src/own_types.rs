@@ -1,7 +1,9 @@
-//! Types of objects of users' own: what the feature `scripts` brings for the options and for `cattlegrid objects`.
+//! Types of objects of users' own: what the feature `scripts` brings for the options and for `cattlegrid
+//! objects`.
 //!
-//! The crate `cattlegrid-config` asks the loader [`TYPES`] for the types of a directory. With the feature it is the crate
-//! `cattlegrid-scripts` that reads, checks and runs the sources; without it a directory that has any is refused.
+//! The crate `cattlegrid-config` asks the loader [`TYPES`] for the types of a directory. With the feature it
+//! is the crate `cattlegrid-scripts` that reads, checks and runs the sources; without it a directory that has
+//! any is refused.
 
 use std::path::PathBuf;
 

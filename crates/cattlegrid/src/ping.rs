@@ -10,8 +10,9 @@ use crate::running::in_words;
 /// How long each step may take: connecting, and the answer.
 const STEP_MAX: Duration = Duration::from_secs(2);
 
-/// Asks `target`: HOST:PORT or the path of a unix socket for its version, HOST:PORT/PATH for a page of `--admin`. The first line of the
-/// answer; any answer in memcached's protocols is one, also that a client must log in. The host `*` is [`own_address`].
+/// Asks `target`: HOST:PORT or the path of a unix socket for its version, HOST:PORT/PATH for a page of
+/// `--admin`. The first line of the answer; any answer in memcached's protocols is one, also that a client
+/// must log in. The host `*` is [`own_address`].
 ///
 /// # Errors
 /// Nothing answers, or the page has another status than 200; says what.
@@ -47,8 +48,8 @@ pub(crate) fn ping(target: &str) -> Result<String, String> {
     Err(last.map_or_else(|| format!("{target}: names no address"), failed))
 }
 
-/// The address that others reach this machine by, in brackets if it is one of IPv6: that of the interface which leads out; loopback
-/// if none does. Nothing is sent.
+/// The address that others reach this machine by, in brackets if it is one of IPv6: that of the interface
+/// which leads out; loopback if none does. Nothing is sent.
 fn own_address() -> String {
     // Of networks for documentation: only the way there is looked up.
     let outside: [SocketAddr; 2] =

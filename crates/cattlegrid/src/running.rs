@@ -10,8 +10,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of its reply: those of a thousand rules are less.
 const REPLY_MAX: u64 = 16 << 20;
 
-/// Lines for the end of what `check` prints, comments of a rule file: rules that have matched no key, and prefixes that keep keys from
-/// their rules.
+/// Lines for the end of what `check` prints, comments of a rule file: rules that have matched no key, and
+/// prefixes that keep keys from their rules.
 ///
 /// # Errors
 /// The server does not answer, or has no rule file. The text begins with its address.
@@ -56,7 +56,8 @@ pub(crate) fn is_silence(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// The error of a server that was silent for `patience` says so; others stay as they are. `patience`: whole seconds.
+/// The error of a server that was silent for `patience` says so; others stay as they are. `patience`: whole
+/// seconds.
 pub(crate) fn in_words(error: io::Error, patience: Duration) -> io::Error {
     if is_silence(&error) {
         io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {} s", patience.as_secs()))

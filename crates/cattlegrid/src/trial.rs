@@ -1,7 +1,7 @@
 //! `cattlegrid check FILE --try KEY`: starts a loader, lets it compute one value, and shows the value.
 //!
-//! The worker is started and asked as a server does it. What it writes, and why it fails, goes to standard error as in a
-//! server's log.
+//! The worker is started and asked as a server does it. What it writes, and why it fails, goes to standard
+//! error as in a server's log.
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};

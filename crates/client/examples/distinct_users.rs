@@ -3,8 +3,9 @@
 //! ```sh
 //! cargo run --example distinct_users -- 127.0.0.1:11211 127.0.0.1:11212 127.0.0.1:11213
 //! ```
-//! The servers are Cattlegrids with objects (`cattlegrid --objects DIR`, where DIR may be empty). Users are counted in 16 parts, each a sketch of its own, so
-//! that the work is on all servers. One request to each server brings the sketches.
+//! The servers are Cattlegrids with objects (`cattlegrid --objects DIR`, where DIR may be empty). Users are
+//! counted in 16 parts, each a sketch of its own, so that the work is on all servers. One request to each
+//! server brings the sketches.
 
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
 

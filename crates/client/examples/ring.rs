@@ -3,9 +3,9 @@
 //! ```sh
 //! printf 'page:1\npage:2\n' | cargo run -p cattlegrid-client --example ring -- ketama set 127.0.0.1:11211 127.0.0.1:11212=3
 //! ```
-//! The first argument is `ketama`, `ketama_weighted` or `rendezvous`, the second `set` or `get`, and the rest are servers. Keys are
-//! read from the standard input, a line each. `set` stores each key as its own value; `get` prints key, tab and value, or nothing for
-//! a key that is absent.
+//! The first argument is `ketama`, `ketama_weighted` or `rendezvous`, the second `set` or `get`, and the rest
+//! are servers. Keys are read from the standard input, a line each. `set` stores each key as its own value;
+//! `get` prints key, tab and value, or nothing for a key that is absent.
 
 use std::error::Error;
 use std::io::{self, Write as _};

@@ -13,12 +13,14 @@
 //! # Ok::<(), cattlegrid_client::Error>(())
 //! ```
 //! # Panics
-//! All methods that ask a server panic in an async task, whose thread they would block: use [`crate::Client`] there.
+//! All methods that ask a server panic in an async task, whose thread they would block: use [`crate::Client`]
+//! there.
 //!
 //! # How it works
-//! A client has a runtime without threads. Of the threads that wait for replies one waits for the sockets, reads the replies of all, and wakes the others;
-//! when it has its own, another takes its place. So a thread that is alone reads its reply itself. Functions of the program never run while their thread
-//! does this work for others.
+//! A client has a runtime without threads. Of the threads that wait for replies one waits for the sockets,
+//! reads the replies of all, and wakes the others; when it has its own, another takes its place. So a thread
+//! that is alone reads its reply itself. Functions of the program never run while their thread does this work
+//! for others.
 
 mod client;
 mod computing;
@@ -39,7 +41,8 @@ pub use client::Client;
 pub use computing::{Fetched, Herd, Token};
 pub use names::Namespacer;
 
-/// After this long without a call the sockets are looked at before the next one: the server may have closed them.
+/// After this long without a call the sockets are looked at before the next one: the server may have closed
+/// them.
 const QUIET: Duration = Duration::from_millis(20);
 
 /// A runtime that any thread can drive.
@@ -82,7 +85,8 @@ impl Driver {
     /// Drops something whose end is told to a server, and lets that be sent.
     fn give_up<T>(&self, what: T) {
         if Handle::try_current().is_ok() {
-            // In a task of another runtime this thread must not block: it is sent when a thread next uses the client.
+            // In a task of another runtime this thread must not block: it is sent when a thread next uses the
+            // client.
             let _entered = self.runtime.as_ref().map(Runtime::enter);
             drop(what);
             return;

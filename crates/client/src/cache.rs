@@ -1,4 +1,5 @@
-//! The connection that computing and namespaces need: a few commands of memcached, and leases where the server has them.
+//! The connection that computing and namespaces need: a few commands of memcached, and leases where the
+//! server has them.
 
 use std::future::Future;
 use std::time::Duration;
@@ -10,8 +11,9 @@ use crate::item::{Item, Write, Written};
 
 /// A cache as [`Herd`](crate::Herd) and [`Namespacer`](crate::Namespacer) use it.
 ///
-/// [`Client`](crate::Client) is one. Another library's client becomes one with the commands without a body; what has a
-/// body is done with those, one by one, or is known to be missing. All forms for many keys answer in the order of the keys.
+/// [`Client`](crate::Client) is one. Another library's client becomes one with the commands without a body;
+/// what has a body is done with those, one by one, or is known to be missing. All forms for many keys answer
+/// in the order of the keys.
 pub trait Cache: Send + Sync {
     /// `get`.
     fn get(&self, key: &[u8]) -> impl Future<Output = Result<Option<Item>, Error>> + Send;
@@ -62,14 +64,16 @@ pub trait Cache: Send + Sync {
         in_turn(writes.iter().map(|(write, cas)| self.cas(*write, *cas)))
     }
 
-    /// Where the CAS numbers are valid that come with replies to requests that are sent from now on. None, as without a body of its
-    /// own: that is not known, and what is replaced by such a number is read again first.
+    /// Where the CAS numbers are valid that come with replies to requests that are sent from now on. None, as
+    /// without a body of its own: that is not known, and what is replaced by such a number is read again
+    /// first.
     fn scope(&self) -> Option<Scope> {
         None
     }
 
-    /// `cas` of many keys, each with a CAS number and the scope of it. None: it was not sent, because the server may have been restarted
-    /// or the key have another server since, where the number may be that of another item.
+    /// `cas` of many keys, each with a CAS number and the scope of it. None: it was not sent, because the
+    /// server may have been restarted or the key have another server since, where the number may be that of
+    /// another item.
     fn cas_many_within(
         &self,
         writes: &[(Write<'_>, u64, Scope)],
@@ -83,14 +87,15 @@ pub trait Cache: Send + Sync {
         in_turn(keys.iter().map(|key| self.delete(key)))
     }
 
-    /// Asks for a value, and for the lease of the key if its server gives leases. Without a body of its own: `gets`.
+    /// Asks for a value, and for the lease of the key if its server gives leases. Without a body of its own:
+    /// `gets`.
     fn ask(&self, key: &[u8], ask: Ask<'_>) -> impl Future<Output = Result<Answer, Error>> + Send {
         let _ = ask;
         async move { Ok(self.gets(key).await?.map_or(Answer::Absent, Answer::Hit)) }
     }
 
-    /// [`ask`](Self::ask), where the lease must stay when the connection ends on which it was got: for a token that leaves its process.
-    /// Without a body of its own: `ask`.
+    /// [`ask`](Self::ask), where the lease must stay when the connection ends on which it was got: for a
+    /// token that leaves its process. Without a body of its own: `ask`.
     fn ask_to_outlive(&self, key: &[u8], ask: Ask<'_>) -> impl Future<Output = Result<Answer, Error>> + Send {
         self.ask(key, ask)
     }
@@ -108,10 +113,10 @@ pub trait Cache: Send + Sync {
         }
     }
 
-    /// For keys that are absent although an `add` is refused: Cattlegrid drops a value that was computed before a delete, and takes
-    /// the `add` for such a value. Makes an item without a value, for `exptime` seconds, and returns its CAS number to one
-    /// of the clients that ask; a `cas` with it is not refused. None: another client has it, the key is present, or
-    /// the server or the connection does not know how.
+    /// For keys that are absent although an `add` is refused: Cattlegrid drops a value that was computed
+    /// before a delete, and takes the `add` for such a value. Makes an item without a value, for `exptime`
+    /// seconds, and returns its CAS number to one of the clients that ask; a `cas` with it is not refused.
+    /// None: another client has it, the key is present, or the server or the connection does not know how.
     fn claim_many(
         &self,
         keys: &[&[u8]],
@@ -122,7 +127,8 @@ pub trait Cache: Send + Sync {
         async { none }
     }
 
-    /// Stores the value computed under a lease. False: it came too late, or its key was invalidated, and it was not stored.
+    /// Stores the value computed under a lease. False: it came too late, or its key was invalidated, and it
+    /// was not stored.
     fn fill(&self, write: Write<'_>, token: u64) -> impl Future<Output = Result<bool, Error>> + Send {
         async move { Ok(self.cas(write, token).await?.is_stored()) }
     }
@@ -170,8 +176,8 @@ async fn in_turn<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Outp
     outputs
 }
 
-/// Where a CAS number means the same item: on the connections that there were, and as long as each key has the same server. A server
-/// that is restarted counts anew, and each server counts by itself.
+/// Where a CAS number means the same item: on the connections that there were, and as long as each key has
+/// the same server. A server that is restarted counts anew, and each server counts by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scope {
     /// Connections made until then.
@@ -198,7 +204,8 @@ pub enum Answer {
     Hit(Item),
     /// The server says that the value is old and that another client computes.
     Stale(Item),
-    /// This client is to compute the value, and to [`fill`](Cache::fill) or [`give_up`](Cache::give_up) with the token.
+    /// This client is to compute the value, and to [`fill`](Cache::fill) or [`give_up`](Cache::give_up) with
+    /// the token.
     Lease {
         /// Names the lease.
         token: u64,

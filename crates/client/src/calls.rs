@@ -1,8 +1,9 @@
-//! Lists of methods that differ in little more than their names: calls that several types have, of which each is written once, and options.
+//! Lists of methods that differ in little more than their names: calls that several types have, of which each
+//! is written once, and options.
 
-/// Methods that only call the method of the same name: `run FIELD;` that of a field, whose future the driver of the
-/// blocking client runs, `of METHOD;` that of what this method returns, `of_async METHOD;` the same for async methods. Bounds behind
-/// `where` stand in brackets.
+/// Methods that only call the method of the same name: `run FIELD;` that of a field, whose future the driver
+/// of the blocking client runs, `of METHOD;` that of what this method returns, `of_async METHOD;` the same
+/// for async methods. Bounds behind `where` stand in brackets.
 macro_rules! calls {
     ($way:ident $inner:ident; impl $owner:ident { $(
         $(#[$attribute:meta])*

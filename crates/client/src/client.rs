@@ -27,8 +27,9 @@ use servers::ServerSource;
 
 /// A client of one or more servers.
 ///
-/// Cloning is cheap, and all clones share the connections, which are closed when the last clone is dropped. Connections are made
-/// when they are first needed. The commands of many tasks share a connection and are sent together.
+/// Cloning is cheap, and all clones share the connections, which are closed when the last clone is dropped.
+/// Connections are made when they are first needed. The commands of many tasks share a connection and are
+/// sent together.
 ///
 /// A command that is dropped before its reply may have been executed or not; this disturbs no other command.
 #[derive(Clone)]

@@ -1,7 +1,7 @@
 //! Errors.
 //!
-//! Texts have no numbers that differ from one failure to the next, so that logs can group them: those are fields. Those of
-//! [`Error::Usage`] say what the program has passed.
+//! Texts have no numbers that differ from one failure to the next, so that logs can group them: those are
+//! fields. Those of [`Error::Usage`] say what the program has passed.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -16,7 +16,8 @@ pub enum Error {
     /// A key that no server takes.
     #[error("{0}")]
     Key(#[source] KeyError),
-    /// The connection to a server could not be made or has ended. Whether a command that was sent has been executed is not known.
+    /// The connection to a server could not be made or has ended. Whether a command that was sent has been
+    /// executed is not known.
     #[error("{server}: {kind}: {message}")]
     Connection {
         /// The server's address.
@@ -36,7 +37,8 @@ pub enum Error {
         /// The timeout.
         limit: Duration,
     },
-    /// The server has failed lately and is not asked before its back-off ends, or no server of the ring is available.
+    /// The server has failed lately and is not asked before its back-off ends, or no server of the ring is
+    /// available.
     #[error("{server}: not asked before its back-off ends: {message}")]
     Unavailable {
         /// The server's address.
@@ -48,8 +50,9 @@ pub enum Error {
         /// The same as an error, if a server has failed.
         source: Option<Cause>,
     },
-    /// The server refuses the command: its line that begins with `CLIENT_ERROR` or `ERROR`. A server or proxy without meta commands
-    /// answers `ERROR` to all that are written with [`Protocol::Meta`](crate::Protocol::Meta).
+    /// The server refuses the command: its line that begins with `CLIENT_ERROR` or `ERROR`. A server or proxy
+    /// without meta commands answers `ERROR` to all that are written with
+    /// [`Protocol::Meta`](crate::Protocol::Meta).
     #[error("{server} refuses the command: {line}{}", without_meta(line))]
     Refused {
         /// The server's address.
@@ -81,13 +84,14 @@ pub enum Error {
         /// Why the value cannot be read or written.
         message: String,
     },
-    /// The server, or one of them, has no tags: it is memcached, or Cattlegrid without a rule file (which may be empty), or the client
-    /// was built with [`Protocol::Text`](crate::Protocol::Text).
+    /// The server, or one of them, has no tags: it is memcached, or Cattlegrid without a rule file (which may
+    /// be empty), or the client was built with [`Protocol::Text`](crate::Protocol::Text).
     #[error(
         "not all servers have tags: they need Cattlegrid with a rule file, and a client with Protocol::Meta"
     )]
     NoTags,
-    /// The options of a [`Namespacer`](crate::Namespacer) differ from those of other processes with the same prefix.
+    /// The options of a [`Namespacer`](crate::Namespacer) differ from those of other processes with the same
+    /// prefix.
     #[error("namespaces with the prefix {prefix}: {option} is {here} in this process and {there} in others")]
     SettingsDiffer {
         /// The prefix of the namespaces.

@@ -1,29 +1,33 @@
 //! Computing missing values once: `get_or_compute`, for one key and for many, and `fetch_or_compute`.
 //!
-//! The same calls work over any server. A server with leases (Cattlegrid, for keys under a rule) names the client that
-//! computes, holds the requests of the others until the value is there, and refuses values that were computed before a
-//! delete. Over any other server clients do this themselves, with a header before each value (`herd/envelope.rs` has it byte
-//! by byte) and with `add`, `gets` and `cas` (`herd/plain.rs`). Which of the two applies is seen from each reply: a ring may
-//! mix servers, and a server may have leases for some keys.
+//! The same calls work over any server. A server with leases (Cattlegrid, for keys under a rule) names the
+//! client that computes, holds the requests of the others until the value is there, and refuses values that
+//! were computed before a delete. Over any other server clients do this themselves, with a header before each
+//! value (`herd/envelope.rs` has it byte by byte) and with `add`, `gets` and `cas` (`herd/plain.rs`). Which
+//! of the two applies is seen from each reply: a ring may mix servers, and a server may have leases for some
+//! keys.
 //!
 //! # What is guaranteed over a server without leases
-//! One client computes a missing value, unless: the computation takes longer than `compute_time`; the lock is evicted, flushed,
-//! deleted or invalidated; the server is restarted; the function fails, panics or is dropped; clocks of clients differ by
-//! more than is left of `compute_time`. A client that dies while it computes keeps others from it for `compute_time`.
+//! One client computes a missing value, unless: the computation takes longer than `compute_time`; the lock is
+//! evicted, flushed, deleted or invalidated; the server is restarted; the function fails, panics or is
+//! dropped; clocks of clients differ by more than is left of `compute_time`. A client that dies while it
+//! computes keeps others from it for `compute_time`.
 //!
-//! A value computed before a delete is not stored after it, if the computation takes no longer than `compute_time` (rounded
-//! up to whole seconds): later, servers may have dropped the lock because its time has passed, which looks like a delete, and
-//! the value is stored.
+//! A value computed before a delete is not stored after it, if the computation takes no longer than
+//! `compute_time` (rounded up to whole seconds): later, servers may have dropped the lock because its time
+//! has passed, which looks like a delete, and the value is stored.
 //!
-//! A result replaces its lock by the lock's CAS number, as the server has told it, without reading the lock again, on a connection that
-//! was there before the lock: a server that was restarted counts anew, and the server that has the keys of an ejected server counts
-//! by itself. If no such connection is left the lock is read first, and compared by the random number in its header. Behind a proxy that
-//! hides restarts of servers the number can be that of another item by chance: about one in the number of writes that the server
-//! has counted since.
+//! A result replaces its lock by the lock's CAS number, as the server has told it, without reading the lock
+//! again, on a connection that was there before the lock: a server that was restarted counts anew, and the
+//! server that has the keys of an ejected server counts by itself. If no such connection is left the lock is
+//! read first, and compared by the random number in its header. Behind a proxy that hides restarts of servers
+//! the number can be that of another item by chance: about one in the number of writes that the server has
+//! counted since.
 //!
 //! # Clocks
-//! Expiries of values are compared with this machine's clock. Servers count seconds on their own and drop every item at its
-//! expiry and grace, so that a wrong clock can cost computations, or serve an expired value within its grace as fresh, but no longer.
+//! Expiries of values are compared with this machine's clock. Servers count seconds on their own and drop
+//! every item at its expiry and grace, so that a wrong clock can cost computations, or serve an expired value
+//! within its grace as fresh, but no longer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -87,8 +91,8 @@ impl<C: Cache + 'static> Herd<C> {
         Self { place, flights: Arc::new(Flights::new()), metrics: Arc::default(), compress_above: None }
     }
 
-    /// Gets told what is computed from now on, and what is counted begins at 0: instead of the client's observer and counters, if the
-    /// connection is a [`Client`](crate::Client).
+    /// Gets told what is computed from now on, and what is counted begins at 0: instead of the client's
+    /// observer and counters, if the connection is a [`Client`](crate::Client).
     #[must_use]
     pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
         self.metrics = Arc::new(Metrics::new(Some(observer)));
@@ -101,8 +105,8 @@ impl<C: Cache + 'static> Herd<C> {
         self.metrics.statistics()
     }
 
-    /// Values of more than this many bytes are stored compressed if that makes them smaller (feature `compression`). By default
-    /// none is.
+    /// Values of more than this many bytes are stored compressed if that makes them smaller (feature
+    /// `compression`). By default none is.
     #[must_use]
     pub fn compress_above(mut self, bytes: Option<usize>) -> Self {
         self.compress_above = bytes;

@@ -82,8 +82,8 @@ pub enum Expiration {
 const RELATIVE_MAX: u64 = 30 * 24 * 60 * 60;
 
 impl Expiration {
-    /// memcached's form: 0 is for ever, up to 30 days are seconds from now, a larger number is a Unix time in seconds. A
-    /// time beyond any clock is for ever too.
+    /// memcached's form: 0 is for ever, up to 30 days are seconds from now, a larger number is a Unix time in
+    /// seconds. A time beyond any clock is for ever too.
     pub fn from_exptime(exptime: u64) -> Self {
         match exptime {
             0 => Self::Never,
@@ -92,8 +92,8 @@ impl Expiration {
         }
     }
 
-    /// The Unix time in milliseconds at which a value that is stored now expires; None: never. Times beyond the year 2106, which
-    /// servers do not know, are never.
+    /// The Unix time in milliseconds at which a value that is stored now expires; None: never. Times beyond
+    /// the year 2106, which servers do not know, are never.
     pub fn unix_ms(self, now: SystemTime) -> Option<u64> {
         let at = match self {
             Self::Never => return None,
@@ -104,7 +104,8 @@ impl Expiration {
         u64::try_from(ms).ok().filter(|ms| u32::try_from(ms.div_ceil(1000)).is_ok())
     }
 
-    /// The server's form of an expiry `grace` after this one, rounded up to whole seconds. None: it has passed already.
+    /// The server's form of an expiry `grace` after this one, rounded up to whole seconds. None: it has
+    /// passed already.
     pub fn exptime(self, now: SystemTime, grace: Duration) -> Option<u32> {
         let Some(at_ms) = self.unix_ms(now) else { return Some(0) };
         let now_ms = now.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis());

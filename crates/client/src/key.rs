@@ -8,8 +8,8 @@ use crate::error::KeyError;
 /// Longest key in bytes.
 pub const KEY_MAX: usize = 250;
 
-/// A key, with the tags of what is stored under it. Text and bytes are keys without tags, in any form: borrowed, owned, shared
-/// ([`Arc`](std::sync::Arc)) or either ([`Cow`](std::borrow::Cow)). A
+/// A key, with the tags of what is stored under it. Text and bytes are keys without tags, in any form:
+/// borrowed, owned, shared ([`Arc`](std::sync::Arc)) or either ([`Cow`](std::borrow::Cow)). A
 /// [`NamespacedKey`](crate::NamespacedKey) may have some.
 pub trait Key: Send + Sync {
     /// The key as servers know it.

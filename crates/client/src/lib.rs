@@ -4,17 +4,20 @@
 //!
 //! # Where to begin
 //! * [`Client`] has memcached's commands, and connects: [`Client::builder`] has all options.
-//! * [`Client::get_or_compute`], [`Client::get_or_compute_many`] and [`Client::fetch_or_compute`] compute missing values;
-//!   [`Compute`] and [`Fetch`] are their options, [`Outcome`] and [`Fetched`] what they return.
+//! * [`Client::get_or_compute`], [`Client::get_or_compute_many`] and [`Client::fetch_or_compute`] compute
+//!   missing values; [`Compute`] and [`Fetch`] are their options, [`Outcome`] and [`Fetched`] what they
+//!   return.
 //! * [`Namespacer`] makes keys that are invalidated together.
-//! * [`Herd`] and [`Namespacer`] work over any connection that is a [`Cache`], also over that of another library.
+//! * [`Herd`] and [`Namespacer`] work over any connection that is a [`Cache`], also over that of another
+//!   library.
 //! * [`route`] has sharding and the health of servers, and [`objects`] the names of calls on objects.
 //! * [`Value`] is what can be stored, [`Key`] what it is stored under, [`Expiration`] how long.
 //! * [`Statistics`] and [`Observer`] say what a client does.
 //!
 //! # Errors
-//! [`Error`] has a variant for each thing that a program can do about it. A miss, a lost race or a key that another client computes is an
-//! outcome, not an error. No command takes longer than [`ClientBuilder::timeout`], apart from waiting for another client's value.
+//! [`Error`] has a variant for each thing that a program can do about it. A miss, a lost race or a key that
+//! another client computes is an outcome, not an error. No command takes longer than
+//! [`ClientBuilder::timeout`], apart from waiting for another client's value.
 
 #[cfg(feature = "blocking")]
 pub mod blocking;

@@ -1,8 +1,9 @@
 //! Statistics of a client, and the events that it reports to an [`Observer`] and to `tracing`.
 //!
-//! Names of events: `connected` and `disconnected` (debug), `ejected` and `returned` (warn) with `server` and `message`; `servers` (info)
-//! with `servers`, and `no list` (debug) with `message`, of the list of nodes; `computed`
-//! (debug) with `key`, `duration` and `stored`; `not stored` (debug) with `key` and `why`; `get_or_compute` (debug) with `key` and `outcome`.
+//! Names of events: `connected` and `disconnected` (debug), `ejected` and `returned` (warn) with `server` and
+//! `message`; `servers` (info) with `servers`, and `no list` (debug) with `message`, of the list of nodes;
+//! `computed` (debug) with `key`, `duration` and `stored`; `not stored` (debug) with `key` and `why`;
+//! `get_or_compute` (debug) with `key` and `outcome`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,12 +16,13 @@ use tokio::time::Instant;
 use crate::error::Error;
 use crate::herd::{NotStored, Outcome, StoreResult};
 
-/// Is told what a [`Client`](crate::Client) does, as it happens: for metrics of a program's own. All methods do nothing unless they are
-/// defined.
+/// Is told what a [`Client`](crate::Client) does, as it happens: for metrics of a program's own. All methods
+/// do nothing unless they are defined.
 ///
 /// They are called by the tasks that do the work, so they must be quick and must not block.
 pub trait Observer: Send + Sync {
-    /// A request has ended. `command` is that of memcached: `get` stands for all reads and for calls of objects. Of a call with many keys, each key's request ends by itself.
+    /// A request has ended. `command` is that of memcached: `get` stands for all reads and for calls of
+    /// objects. Of a call with many keys, each key's request ends by itself.
     fn request(&self, server: &str, command: &'static str, duration: Duration, outcome: RequestOutcome) {
         let _ = (server, command, duration, outcome);
     }
@@ -50,19 +52,22 @@ pub trait Observer: Send + Sync {
         let _ = servers;
     }
 
-    /// The function of `get_or_compute` has run for this long. `stored`: its value is in the cache; false: it is not, or the function
-    /// has failed or was dropped. After a call for many keys it is called for each key with the duration of the whole. For a token of
-    /// `fetch_or_compute` the duration is that from the token to the value.
+    /// The function of `get_or_compute` has run for this long. `stored`: its value is in the cache; false: it
+    /// is not, or the function has failed or was dropped. After a call for many keys it is called for each
+    /// key with the duration of the whole. For a token of `fetch_or_compute` the duration is that from the
+    /// token to the value.
     fn computed(&self, key: &[u8], duration: Duration, stored: bool) {
         let _ = (key, duration, stored);
     }
 
-    /// A value was computed and is not in the cache: why. It is called after [`computed`](Self::computed) of the same key.
+    /// A value was computed and is not in the cache: why. It is called after [`computed`](Self::computed) of
+    /// the same key.
     fn not_stored(&self, key: &[u8], why: &NotStored) {
         let _ = (key, why);
     }
 
-    /// `get_or_compute` has ended for a key: with this outcome, or None if it has failed. A call that is dropped has no outcome.
+    /// `get_or_compute` has ended for a key: with this outcome, or None if it has failed. A call that is
+    /// dropped has no outcome.
     ///
     /// Of `fetch_or_compute` a hit and a delivered value are [`Outcome::Hit`], and the outcome of a token is
     /// [`Outcome::Computed`] when its value is delivered, or None if there will be none.
@@ -137,15 +142,15 @@ counters! {
     lists_failed,
     /// Keys whose values were computed here, or were not because the function failed: one for each key.
     computations,
-    /// Keys whose value `get_or_compute` or `fetch_or_compute` has found. Each key that these have ended for counts here or as
-    /// `stale`, `computed`, `waited`, `busy` or `failed`.
+    /// Keys whose value `get_or_compute` or `fetch_or_compute` has found. Each key that these have ended for
+    /// counts here or as `stale`, `computed`, `waited`, `busy` or `failed`.
     found,
     /// Keys whose old value was returned, while another client computes.
     stale,
     /// Keys whose value was computed here.
     computed,
-    /// Those of them whose value is not in the cache: it was refused, since the key or a tag of it was invalidated or the computation
-    /// has taken too long, or it could not be stored.
+    /// Those of them whose value is not in the cache: it was refused, since the key or a tag of it was
+    /// invalidated or the computation has taken too long, or it could not be stored.
     not_stored,
     /// Values that were not stored because the key was deleted or changed, or a tag of it invalidated.
     not_stored_fenced,
@@ -157,7 +162,8 @@ counters! {
     not_stored_too_large,
     /// Values that were not stored because the server had no lease for the key.
     not_stored_no_lease,
-    /// Values that were not stored because the server could not be asked or has refused them for another reason.
+    /// Values that were not stored because the server could not be asked or has refused them for another
+    /// reason.
     not_stored_failed,
     /// Keys whose value is what the caller's own function has returned, while another client computes.
     waited,
@@ -165,8 +171,8 @@ counters! {
     busy,
     /// Keys without a value, because of an error or because the function has failed or has not returned one.
     failed,
-    /// Values that could not be read as what the caller of `get_or_compute` or `fetch_or_compute` wants, and were computed again: an old
-    /// version of a program has stored them, or another one under the same key.
+    /// Values that could not be read as what the caller of `get_or_compute` or `fetch_or_compute` wants, and
+    /// were computed again: an old version of a program has stored them, or another one under the same key.
     unreadable,
     /// Reads that were answered from this process's own memory.
     near_hits,
@@ -333,7 +339,8 @@ impl Metrics {
     }
 }
 
-/// A computation that is under way. What is told of it when it is dropped: keys that have no end by then have failed.
+/// A computation that is under way. What is told of it when it is dropped: keys that have no end by then have
+/// failed.
 pub(crate) struct Computation {
     metrics: Arc<Metrics>,
     /// With their ends: whether the value is in the cache.

@@ -1,15 +1,17 @@
 //! Values of the busiest keys in this process's own memory.
 //!
-//! An entry lives as long as its value's own time to live says, and no longer than [`NearCache::longest`]. Nothing else ends it
-//! when another client writes the key. This client's own writes do.
+//! An entry lives as long as its value's own time to live says, and no longer than [`NearCache::longest`].
+//! Nothing else ends it when another client writes the key. This client's own writes do.
 //!
-//! Keys share a fixed number of slots, each with a number that every write of this client raises, before it is sent and when it is
-//! over. A read takes its slot's number before it is sent, and its entry keeps that number.
+//! Keys share a fixed number of slots, each with a number that every write of this client raises, before it
+//! is sent and when it is over. A read takes its slot's number before it is sent, and its entry keeps that
+//! number.
 //!
 //! # Invariants
-//! * An entry is returned only while its number is that of its slot. So a value that was read before an own write ended is not
-//!   returned after it, in whatever order the two put and remove entries.
-//! * An entry is not returned at or after its deadline, which is counted from the time at which the read was sent.
+//! * An entry is returned only while its number is that of its slot. So a value that was read before an own
+//!   write ended is not returned after it, in whatever order the two put and remove entries.
+//! * An entry is not returned at or after its deadline, which is counted from the time at which the read was
+//!   sent.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,18 +26,23 @@ use crate::item::Item;
 
 /// How a [`Client`](crate::Client) keeps values of the busiest keys in this process (feature `near-cache`).
 ///
-/// [`Client::get`](crate::Client::get) and [`Client::get_many`](crate::Client::get_many) use it, and nothing else does: `gets`, `get_item`, `get_or_compute`,
-/// `fetch_or_compute`, namespaces and [`Client::call`](crate::Client::call) always ask the server, and so do all reads of keys with tags, of keys that begin with
-/// `@`, and over [`Protocol::Text`](crate::Protocol::Text), which does not say how long a value still lives.
+/// [`Client::get`](crate::Client::get) and [`Client::get_many`](crate::Client::get_many) use it, and nothing
+/// else does: `gets`, `get_item`, `get_or_compute`, `fetch_or_compute`, namespaces and
+/// [`Client::call`](crate::Client::call) always ask the server, and so do all reads of keys with tags, of
+/// keys that begin with `@`, and over [`Protocol::Text`](crate::Protocol::Text), which does not say how long
+/// a value still lives.
 ///
-/// **What another client writes or deletes is seen here only when the entry's time is over**: the rest of the value's own time to
-/// live when it was read (which the server says in whole seconds, and which is rounded down), at most [`longest`](Self::longest). The client's own
-/// writes and deletes of a key end its entry at once; its invalidations and `flush_all` end all entries.
+/// **What another client writes or deletes is seen here only when the entry's time is over**: the rest of the
+/// value's own time to live when it was read (which the server says in whole seconds, and which is rounded
+/// down), at most [`longest`](Self::longest). The client's own writes and deletes of a key end its entry at
+/// once; its invalidations and `flush_all` end all entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NearCache {
-    /// Most bytes of keys and values, with 96 bytes for each entry. The least busy entries make room. Default: 16 MiB.
+    /// Most bytes of keys and values, with 96 bytes for each entry. The least busy entries make room.
+    /// Default: 16 MiB.
     pub bytes: u64,
-    /// Longest time to live of an entry, for values that live longer and those that never expire. Default: 1 s.
+    /// Longest time to live of an entry, for values that live longer and those that never expire. Default: 1
+    /// s.
     pub longest: Duration,
 }
 
@@ -116,7 +123,8 @@ impl Near {
         ReadMark { number: self.slots[self.slot(key)].load(Ordering::SeqCst), began: now }
     }
 
-    /// Keeps what was read. `left` is the rest of its time to live as of when it was read; None: it never expires.
+    /// Keeps what was read. `left` is the rest of its time to live as of when it was read; None: it never
+    /// expires.
     pub(crate) fn insert(&self, key: &[u8], reading: ReadMark, item: &Item, left: Option<Duration>) {
         let lives = left.unwrap_or(self.longest).min(self.longest);
         if lives.is_zero() || reading.number != self.slots[self.slot(key)].load(Ordering::SeqCst) {
@@ -156,8 +164,8 @@ impl Drop for WriteGuard<'_> {
     }
 }
 
-/// The rest of a value's time to live, from the `t` of a meta reply, which counts whole seconds of a clock that ticks once a
-/// second: the rest is up to a second shorter. -1 is a value that never expires.
+/// The rest of a value's time to live, from the `t` of a meta reply, which counts whole seconds of a clock
+/// that ticks once a second: the rest is up to a second shorter. -1 is a value that never expires.
 pub(crate) fn left_of(t: i64) -> Option<Duration> {
     match u64::try_from(t) {
         Ok(seconds) => Some(Duration::from_secs(seconds.saturating_sub(1))),
@@ -237,7 +245,8 @@ mod tests {
         assert_eq!(near.get(b"huge", now), None);
     }
 
-    /// One step of a client with a few keys: reads and writes have a beginning, a moment at the server, and an end.
+    /// One step of a client with a few keys: reads and writes have a beginning, a moment at the server, and
+    /// an end.
     #[derive(Debug, Clone, Copy)]
     enum Step {
         BeginRead(u8),

@@ -1,7 +1,8 @@
 //! Servers and the connections to them.
 //!
-//! [`wire`] turns commands into bytes and replies into values, without I/O. [`connection`] is one socket that many callers share:
-//! requests are gathered and replies come back in their order. [`node`] is one server with its connections and its back-off.
+//! [`wire`] turns commands into bytes and replies into values, without I/O. [`connection`] is one socket that
+//! many callers share: requests are gathered and replies come back in their order. [`node`] is one server
+//! with its connections and its back-off.
 
 pub(crate) mod address;
 pub(crate) mod connection;

@@ -1,11 +1,11 @@
 //! Objects of Cattlegrid: values with methods, which are called by the names of keys.
 //!
-//! [`Client::call`](crate::Client::call) makes one call, [`Client::multi_call`](crate::Client::multi_call) the same call on many
-//! objects. A [`Call`] makes the name, a [`Sketch`] is what `hll:sketch` answers. A server without objects, and memcached, see ordinary keys in
-//! the names, and answer that there is no value.
+//! [`Client::call`](crate::Client::call) makes one call, [`Client::multi_call`](crate::Client::multi_call)
+//! the same call on many objects. A [`Call`] makes the name, a [`Sketch`] is what `hll:sketch` answers. A
+//! server without objects, and memcached, see ordinary keys in the names, and answer that there is no value.
 //!
-//! Calls go to the server of the object: that of the key `type:key`, whatever the method and its arguments are. They may change
-//! the object, so that they are never sent twice, and no reply is kept.
+//! Calls go to the server of the object: that of the key `type:key`, whatever the method and its arguments
+//! are. They may change the object, so that they are never sent twice, and no reply is kept.
 
 mod sketch;
 
@@ -26,7 +26,8 @@ pub use sketch::{Sketch, SketchError};
 /// let call = Call::new("quota", "take", "2001:db8::1").arg(100).arg("hour");
 /// assert_eq!(call.name(), "quota:take:2001%3Adb8%3A%3A1:100:hour");
 /// ```
-/// A name has 1 to 250 bytes without blanks and control characters, as any key; this is checked when the call is made.
+/// A name has 1 to 250 bytes without blanks and control characters, as any key; this is checked when the call
+/// is made.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Call {
     name: String,

@@ -1,4 +1,5 @@
-//! Which server a key is on: sharding, and the health of servers. No connection is opened here, and time is an argument.
+//! Which server a key is on: sharding, and the health of servers. No connection is opened here, and time is
+//! an argument.
 //!
 //! ```
 //! use std::time::{Duration, Instant};
@@ -19,12 +20,13 @@
 //! # Rendezvous hashing
 //! For programs in other languages, which must find the same servers. All numbers have 64 bits and wrap.
 //!
-//! 1. `fnv(bytes)`: FNV-1a. Start with `0xcbf29ce484222325`; for each byte: exclusive or with the byte, then multiply by
-//!    `0x100000001b3`.
-//! 2. `mix(x)`: `x += 0x9e3779b97f4a7c15`; `x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9`;
-//!    `x = (x ^ (x >> 27)) * 0x94d049bb133111eb`; `x ^ (x >> 31)` (`SplitMix64`).
-//! 3. For a key and a server: `u = ((mix(fnv(key) ^ fnv(name)) >> 12) + 0.5) / 2^52`, and the score is `weight / -ln(u)`. The
-//!    key is on the server with the highest score, on the first of the list if two have the same.
+//! 1. `fnv(bytes)`: FNV-1a. Start with `0xcbf29ce484222325`; for each byte: exclusive or with the byte, then
+//!    multiply by `0x100000001b3`.
+//! 2. `mix(x)`: `x += 0x9e3779b97f4a7c15`; `x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9`; `x = (x ^ (x >> 27)) *
+//!    0x94d049bb133111eb`; `x ^ (x >> 31)` (`SplitMix64`).
+//! 3. For a key and a server: `u = ((mix(fnv(key) ^ fnv(name)) >> 12) + 0.5) / 2^52`, and the score is
+//!    `weight / -ln(u)`. The key is on the server with the highest score, on the first of the list if two
+//!    have the same.
 //!
 //! The name of a server is `host:port` as it was given, without `:11211`; see [`server_name`].
 //!
@@ -59,21 +61,22 @@ pub enum Sharding {
     /// server of average weight.
     #[default]
     KetamaWeighted,
-    /// The server with the highest score for the key, see the module's text. Shares are within 1% of the weights, where ketama's
-    /// are up to 15% off with 5 servers; a change of a weight moves the fewest keys.
+    /// The server with the highest score for the key, see the module's text. Shares are within 1% of the
+    /// weights, where ketama's are up to 15% off with 5 servers; a change of a weight moves the fewest keys.
     Rendezvous,
 }
 
 /// When a server that fails is taken out, so that its keys go to others, and when it is tried again.
 ///
-/// A failure is a connection that cannot be made, that breaks before its first reply, or on which nothing has come within the
-/// timeout; replies that are errors are not failures. A CAS number or a lease of one server means nothing to the server that gets
-/// the key after it: read again before a `cas`.
+/// A failure is a connection that cannot be made, that breaks before its first reply, or on which nothing has
+/// come within the timeout; replies that are errors are not failures. A CAS number or a lease of one server
+/// means nothing to the server that gets the key after it: read again before a `cas`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ejection {
     /// After this many failures in a row; 0 is as 1.
     pub after_failures: u32,
-    /// Until the first probe, at least 1 ms. Each probe that fails doubles the time to the next one, up to ten times this.
+    /// Until the first probe, at least 1 ms. Each probe that fails doubles the time to the next one, up to
+    /// ten times this.
     pub retry: Duration,
 }
 
@@ -84,8 +87,9 @@ pub struct Options {
     pub sharding: Sharding,
     /// None: no server is ejected, and commands for a server that fails are errors.
     pub ejection: Option<Ejection>,
-    /// A server that returns gets `flush_all` first: it may have values that were changed on other servers since. A write whose
-    /// reply did not come in time may still be executed after that, if the server had stopped and goes on.
+    /// A server that returns gets `flush_all` first: it may have values that were changed on other servers
+    /// since. A write whose reply did not come in time may still be executed after that, if the server had
+    /// stopped and goes on.
     pub flush_on_return: bool,
 }
 
@@ -160,11 +164,12 @@ const GENERATION: u64 = 1 << 32;
 const RETRIES_MAX: u64 = 10;
 
 impl Route {
-    /// A route to these servers, given as their [names](server_name) and weights (1 to 65535), all of them available. Places in
-    /// this list stand for servers.
+    /// A route to these servers, given as their [names](server_name) and weights (1 to 65535), all of them
+    /// available. Places in this list stand for servers.
     ///
     /// # Errors
-    /// No server or more than 1000, a name that is empty or longer than 255 bytes, a weight out of range, a server twice.
+    /// No server or more than 1000, a name that is empty or longer than 255 bytes, a weight out of range, a
+    /// server twice.
     pub fn new<N: AsRef<str>>(
         servers: impl IntoIterator<Item = (N, u32)>,
         options: Options,
@@ -196,8 +201,9 @@ impl Route {
         })
     }
 
-    /// Takes the place of `old`, whose servers may be others: those that are in both stay ejected, and keep the number of their
-    /// ejection. `place`: where a server of `old` is now. [`changes`](Self::changes) of the two are never equal.
+    /// Takes the place of `old`, whose servers may be others: those that are in both stay ejected, and keep
+    /// the number of their ejection. `place`: where a server of `old` is now. [`changes`](Self::changes) of
+    /// the two are never equal.
     pub(crate) fn take_over(&mut self, old: &Self, place: impl Fn(usize) -> Option<usize>) {
         self.began = old.began;
         self.changes = AtomicU64::new((old.changes() / GENERATION + 1) * GENERATION);
@@ -243,7 +249,8 @@ impl Route {
         self.options.flush_on_return
     }
 
-    /// How often a server was ejected or has returned: as long as this is the same, each key has the same server.
+    /// How often a server was ejected or has returned: as long as this is the same, each key has the same
+    /// server.
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
@@ -280,7 +287,8 @@ impl Route {
         Event::Ejected
     }
 
-    /// A server has answered on a new connection; any reply counts, errors too. A server that is ejected stays so: only a probe brings it back.
+    /// A server has answered on a new connection; any reply counts, errors too. A server that is ejected
+    /// stays so: only a probe brings it back.
     #[inline]
     pub fn succeeded(&self, place: usize) {
         if let Some(state) = self.states.get(place)
@@ -290,7 +298,8 @@ impl Route {
         }
     }
 
-    /// The servers that must be tried now. Each is named once; if its outcome is not told, it is named again at its next time.
+    /// The servers that must be tried now. Each is named once; if its outcome is not told, it is named again
+    /// at its next time.
     pub fn due(&self, now: Instant) -> Vec<Probe> {
         let now_us = self.us(now);
         let Some(ejection) = self.options.ejection else { return Vec::new() };
@@ -359,9 +368,9 @@ fn retry_us(ejection: Ejection) -> u64 {
     u64::try_from(ejection.retry.as_micros()).map_or(NEVER - 1, |us| us.clamp(1000, NEVER - 1))
 }
 
-/// The name by which a server is hashed, as pylibmc makes it: `host:port` as it was given, an address is not looked up.
-/// `[::1]:22122` is `::1:22122`, and a Unix socket (`/path` or `unix:/path`) is `/path:0`. A name without a port is that of
-/// port 11211.
+/// The name by which a server is hashed, as pylibmc makes it: `host:port` as it was given, an address is not
+/// looked up. `[::1]:22122` is `::1:22122`, and a Unix socket (`/path` or `unix:/path`) is `/path:0`. A name
+/// without a port is that of port 11211.
 pub fn server_name(server: &str) -> Cow<'_, str> {
     let path = server.strip_prefix("unix:").unwrap_or(server);
     if path.starts_with('/') {

@@ -1,8 +1,8 @@
 //! Values of Rust types as bytes, and the client flags that say how they were written.
 //!
-//! Plain bytes and text that are not compressed have the flags 0, as most clients write them. Anything else has [`OURS`] in the
-//! upper half of its flags, and marks in the lower half. Values with any other flags come from another client: their bytes are
-//! read as they are, by every type.
+//! Plain bytes and text that are not compressed have the flags 0, as most clients write them. Anything else
+//! has [`OURS`] in the upper half of its flags, and marks in the lower half. Values with any other flags come
+//! from another client: their bytes are read as they are, by every type.
 
 use std::borrow::Cow;
 #[cfg(feature = "compression")]
@@ -21,8 +21,8 @@ const COMPRESSED: u32 = 2;
 const FORMAT_SHIFT: u32 = 4;
 const FORMAT_MASK: u32 = 0xf0;
 
-/// Largest value in bytes that is compressed, and largest decompressed one: a compressed value of a megabyte can stand for a gigabyte,
-/// and must not take more of the reader's memory and time than this.
+/// Largest value in bytes that is compressed, and largest decompressed one: a compressed value of a megabyte
+/// can stand for a gigabyte, and must not take more of the reader's memory and time than this.
 #[cfg(feature = "compression")]
 const DECOMPRESSED_MAX: u64 = 64 << 20;
 
@@ -58,9 +58,9 @@ impl Format {
     }
 }
 
-/// A type whose values can be stored and read: bytes and text as they are, whole numbers in decimal (as `incr` and `decr` want
-/// them), what serde knows as `Json` or `MessagePack` (features `json` and `msgpack`), and an [`Arc`] or [`Box`] of any of these.
-/// What can only be written is a [`ToValue`].
+/// A type whose values can be stored and read: bytes and text as they are, whole numbers in decimal (as
+/// `incr` and `decr` want them), what serde knows as `Json` or `MessagePack` (features `json` and `msgpack`),
+/// and an [`Arc`] or [`Box`] of any of these. What can only be written is a [`ToValue`].
 pub trait Value: Sized + Send {
     /// How it is written.
     const FORMAT: Format;
@@ -268,13 +268,14 @@ formats! {
     /// ```
     "json" Json: serde_json::to_vec, serde_json::from_slice;
 
-    /// A value of any type that serde knows, stored as `MessagePack`. Structures are written with the names of their fields, so that
-    /// fields can be added (with `#[serde(default)]`) while old values are in the cache.
+    /// A value of any type that serde knows, stored as `MessagePack`. Structures are written with the names
+    /// of their fields, so that fields can be added (with `#[serde(default)]`) while old values are in the
+    /// cache.
     "msgpack" MessagePack: rmp_serde::to_vec_named, rmp_serde::from_slice;
 }
 
-/// The bytes of a value, and the flags that say how they were written. Values of more than `compress_above` bytes are compressed
-/// if that makes them smaller (feature `compression`; without it they never are).
+/// The bytes of a value, and the flags that say how they were written. Values of more than `compress_above`
+/// bytes are compressed if that makes them smaller (feature `compression`; without it they never are).
 ///
 /// # Errors
 /// The value has no such form: why.
@@ -295,7 +296,8 @@ pub(crate) fn encode<T: ToValue + ?Sized>(
 /// The value that a client with these flags has written.
 ///
 /// # Errors
-/// It was written as another format than this type's, is compressed and cannot be read, or is no such value: why.
+/// It was written as another format than this type's, is compressed and cannot be read, or is no such value:
+/// why.
 pub(crate) fn decode<T: Value>(data: Bytes, flags: u32) -> Result<T, String> {
     if flags & UPPER != OURS {
         return T::decode(data).map_err(|error| match flags {

@@ -18,7 +18,8 @@ pub enum Product {
 pub struct Address {
     /// The product of the server.
     pub product: Product,
-    /// A name, an IP address, or begins with `/`: the directory of PostgreSQL's Unix socket, or the path of that of MySQL.
+    /// A name, an IP address, or begins with `/`: the directory of PostgreSQL's Unix socket, or the path of
+    /// that of MySQL.
     pub host: String,
     /// The port, 1 to 65,535.
     pub port: u16,
@@ -32,7 +33,8 @@ pub struct Address {
     pub ssl: SslMode,
 }
 
-/// Whether a connection is encrypted, and what of the server's certificate is verified. The names are libpq's.
+/// Whether a connection is encrypted, and what of the server's certificate is verified. The names are
+/// libpq's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SslMode {
     /// Never.
@@ -138,8 +140,9 @@ impl SslMode {
 }
 
 impl Address {
-    /// Reads `postgres://USER[:PASSWORD]@HOST[:PORT]/DATABASE[?sslmode=…&host=/SOCKET]`; `postgresql://`, `mysql://` and `mariadb://` are read
-    /// the same. The port is 5432 or 3306 if it is left out, PostgreSQL's database the user's name.
+    /// Reads `postgres://USER[:PASSWORD]@HOST[:PORT]/DATABASE[?sslmode=…&host=/SOCKET]`; `postgresql://`,
+    /// `mysql://` and `mariadb://` are read the same. The port is 5432 or 3306 if it is left out,
+    /// PostgreSQL's database the user's name.
     ///
     /// # Errors
     /// What is missing or unknown.

@@ -1,4 +1,5 @@
-//! Names that are bumped once more after a time, each once for all entries of a part of that time, in bounded memory.
+//! Names that are bumped once more after a time, each once for all entries of a part of that time, in bounded
+//! memory.
 
 use std::collections::VecDeque;
 
@@ -32,7 +33,8 @@ impl RepeatedBumps {
         self.bytes
     }
 
-    /// Notes names that are bumped now. When there is no memory for them everything is bumped with this part, once.
+    /// Notes names that are bumped now. When there is no memory for them everything is bumped with this part,
+    /// once.
     pub(crate) fn note(&mut self, names: &Names, now_ms: u64) {
         if self.after_ms == 0 || names.is_empty() {
             return;

@@ -1,11 +1,12 @@
 //! The log of etcd: bumps that clients sent to any node of a fleet, in one order.
 //!
-//! Each node writes its bumps under one key, `PREFIX/bump/NODE`, and watches all of them; the history is etcd's. Under
-//! `PREFIX/node/NODE`, with a lease, it says that it is there and how far it has obeyed. [`BatchEntry`] and [`NodeRecord`] are what these
-//! keys hold, as text that `etcdctl` shows.
+//! Each node writes its bumps under one key, `PREFIX/bump/NODE`, and watches all of them; the history is
+//! etcd's. Under `PREFIX/node/NODE`, with a lease, it says that it is there and how far it has obeyed.
+//! [`BatchEntry`] and [`NodeRecord`] are what these keys hold, as text that `etcdctl` shows.
 //!
 //! What a rule file says of it can be read without the feature `etcd`, which has the connections.
 
+mod address;
 mod entry;
 #[cfg(feature = "etcd")]
 mod feed;
@@ -19,11 +20,11 @@ mod membership;
 #[cfg(feature = "etcd")]
 mod messages;
 mod outbox;
-mod place;
 mod record;
 #[cfg(feature = "etcd")]
 mod source;
 
+pub use address::{EtcdAddress, EtcdAddressError};
 pub use entry::{BatchEntry, Bump, EntryValue, TAG_LINE_MAX};
 #[cfg(feature = "etcd")]
 pub use feed::{AskedRevisions, Claim, Feed, FeedLead, Sightings};
@@ -34,7 +35,6 @@ pub use outbox::{
     BACKLOG_BYTES_MAX, BACKLOG_MAX, BATCH_BYTES_MAX, BATCH_MAX, CommittedWaiters, Outbox, OutboxBatch,
     TicketState,
 };
-pub use place::{EtcdAddress, EtcdAddressError};
 pub use record::{NodeRecord, NodeState};
 #[cfg(feature = "etcd")]
 pub use source::{CONFIRM_MS_MAX, FleetNode, Mailbox, NodeIdentity, Source};

@@ -340,8 +340,8 @@ impl<L: Log> Follower<L> {
     }
 
     /// Takes an event of the source. `now_ms`: the caller's clock.
-    pub fn told(&mut self, told: FollowerEvent<L>, now_ms: u64) {
-        match told {
+    pub fn handle(&mut self, event: FollowerEvent<L>, now_ms: u64) {
+        match event {
             FollowerEvent::Connected { identity, resumes } => self.connected(identity, resumes, now_ms),
             FollowerEvent::Entry { position, names, is_own, .. } if L::IS_VISIBLE_ON_ARRIVAL => {
                 self.visible(position, names, is_own, now_ms);

@@ -12,7 +12,8 @@ pub trait Log {
     type Snapshot: Snapshot<Self::Transaction>;
     /// The server, and the history of its data: different after a promotion, a restore or a change of server.
     type Identity: Clone + Eq + Debug + Display;
-    /// An entry is in the log after what it stands for: it is bumped when it arrives, and waits for no snapshot.
+    /// An entry is in the log after what it stands for: it is bumped when it arrives, and waits for no
+    /// snapshot.
     const IS_VISIBLE_ON_ARRIVAL: bool = false;
 }
 
@@ -21,7 +22,7 @@ pub trait Snapshot<T> {
     /// Whether the transaction has ended, so that each later reader sees what it did.
     fn sees(&self, transaction: &T) -> bool;
 
-    /// The transactions that may have written their commit to the log and are not seen yet. Each read-write transaction that runs
-    /// may be one.
+    /// The transactions that may have written their commit to the log and are not seen yet. Each read-write
+    /// transaction that runs may be one.
     fn running(&self) -> Vec<T>;
 }

@@ -15,7 +15,7 @@ mod event;
 #[cfg(feature = "mysql")]
 mod parts;
 #[cfg(feature = "mysql")]
-mod place;
+mod position;
 #[cfg(feature = "mysql")]
 mod read;
 #[cfg(feature = "mysql")]

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-/// Most memory in bytes for the names of one entry, and for those of all entries that wait: what is above it is bumped as
-/// everything, by one flush. About 700,000 tags of 8 bytes.
+/// Most memory in bytes for the names of one entry, and for those of all entries that wait: what is above it
+/// is bumped as everything, by one flush. About 700,000 tags of 8 bytes.
 pub const NAMES_BYTES_MAX: usize = 32 << 20;
 
 /// Memory of a name besides its bytes: its place in the set, and the allocator's share.
@@ -42,7 +42,8 @@ impl Default for Names {
 }
 
 impl Names {
-    /// Adds a tag. When it does not fit into [`NAMES_BYTES_MAX`], the entry bumps everything from then on, and its memory is free.
+    /// Adds a tag. When it does not fit into [`NAMES_BYTES_MAX`], the entry bumps everything from then on,
+    /// and its memory is free.
     pub fn add(&mut self, scope: u8, tag: &[u8]) {
         let Self::Some { names, bytes } = self else { return };
         let name = Name { scope, tag: tag.into() };

@@ -76,7 +76,7 @@ pub trait Node {
     /// Obeys an order before it returns, or queues it: see [`Node::obeyed`].
     fn order(&mut self, order: LogOrder);
     /// Notes a point up to which all orders have been given.
-    fn stands(&mut self, _standing: ResumePoint) {}
+    fn note_resume_point(&mut self, _standing: ResumePoint) {}
     /// Writes a line of the log.
     fn notice(&mut self, notice: Notice);
     /// Notes the follower's progress, and the counts of columns that were left out of tags.

@@ -1,8 +1,8 @@
 //! Follows the log of one database: two connections, and the [`Follower`] between them and the node.
 //!
-//! The *stream* brings the log. On the *second connection*, to the same socket address, the source asks for the head of the log and a
-//! snapshot, reads the catalog, and makes the log write an entry when its head is not passed. What differs between databases is in a
-//! [`Database`].
+//! The *stream* brings the log. On the *second connection*, to the same socket address, the source asks for
+//! the head of the log and a snapshot, reads the catalog, and makes the log write an entry when its head is
+//! not passed. What differs between databases is in a [`Database`].
 
 use std::future::pending;
 use std::pin::{Pin, pin};
@@ -195,7 +195,7 @@ impl<D: Database> FollowState<D> {
     pub(crate) fn lose(&mut self, reason: String, node: &mut impl Node) {
         self.link = None;
         node.notice(Notice::Lost { reason: reason.clone() });
-        self.follower.told(FollowerEvent::Lost { reason }, node.now_ms());
+        self.follower.handle(FollowerEvent::Lost { reason }, node.now_ms());
     }
 
     /// Records the requirements that are not met, and reports them if they have changed.
@@ -207,7 +207,8 @@ impl<D: Database> FollowState<D> {
     }
 }
 
-/// Follows a log until it is told to stop, or the sender is gone. `identity`: of the server at which the follower goes on.
+/// Follows a log until it is told to stop, or the sender is gone. `identity`: of the server at which the
+/// follower goes on.
 pub(crate) async fn follow<D: Database>(
     database: D,
     follower: Follower<D>,
@@ -298,7 +299,7 @@ impl<D: Database> SourceLoop<D> {
                     let standing = known
                         .and_then(|(identity, running)| self.database.standing(identity, position, running));
                     if let Some(standing) = standing {
-                        node.stands(standing);
+                        node.note_resume_point(standing);
                     }
                 }
                 Action::Probe { number } => self.ask(DatabaseQuestion::Probe { number }),
@@ -343,7 +344,7 @@ impl<D: Database> SourceLoop<D> {
                 });
                 self.core.identity = Some(identity.clone());
                 node.notice(Notice::Connected { identity: identity.to_string(), resumes });
-                self.core.follower.told(FollowerEvent::Connected { identity, resumes }, node.now_ms());
+                self.core.follower.handle(FollowerEvent::Connected { identity, resumes }, node.now_ms());
                 self.note_catalog(catalog, node);
             }
             Err(OpenError::Wire(error)) => self.core.lose(error.with_causes(), node),
@@ -364,9 +365,9 @@ impl<D: Database> SourceLoop<D> {
         self.core.note_missing(missing, node);
         if is_changed {
             let reason = "the definition of a table that is followed was changed".to_owned();
-            self.core.follower.told(FollowerEvent::Gap { reason }, node.now_ms());
+            self.core.follower.handle(FollowerEvent::Gap { reason }, node.now_ms());
         }
-        self.core.follower.told(FollowerEvent::Covers { missing: first }, node.now_ms());
+        self.core.follower.handle(FollowerEvent::Covers { missing: first }, node.now_ms());
     }
 
     /// Opens the connections, or waits for an event and handles it.

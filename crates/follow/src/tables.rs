@@ -124,8 +124,8 @@ impl fmt::Display for Template {
 }
 
 impl Table {
-    /// A table by its name, which bumps nothing yet. Letters count as they are written, capitals too; a part in double quotes may have
-    /// any character, with a double quote written twice.
+    /// A table by its name, which bumps nothing yet. Letters count as they are written, capitals too; a part
+    /// in double quotes may have any character, with a double quote written twice.
     ///
     /// # Errors
     /// More than one dot outside of quotes, or an empty part.

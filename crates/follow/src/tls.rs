@@ -1,7 +1,8 @@
 //! How a server's certificate is verified: the modes of libpq, and by its rules.
 //!
-//! The chain is verified by rustls where it can, and here where OpenSSL, which libpq asks, accepts more: a certificate that is signed by
-//! itself and is itself trusted, certificates of version 1, and those that say that they are an authority's, as `openssl req -x509` makes them.
+//! The chain is verified by rustls where it can, and here where OpenSSL, which libpq asks, accepts more: a
+//! certificate that is signed by itself and is itself trusted, certificates of version 1, and those that say
+//! that they are an authority's, as `openssl req -x509` makes them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -40,8 +41,9 @@ pub enum TlsError {
     Library(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// A client's configuration for this host. `ca`: a file of certificates in PEM that are trusted; `None`: those of the system. It is read only
-/// where a certificate is verified: as in libpq, that is also so for `require` with a `ca`.
+/// A client's configuration for this host. `ca`: a file of certificates in PEM that are trusted; `None`:
+/// those of the system. It is read only where a certificate is verified: as in libpq, that is also so for
+/// `require` with a `ca`.
 ///
 /// `own`: files in PEM with a certificate of the client's own and its key, for a server that asks for one.
 ///

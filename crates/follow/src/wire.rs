@@ -20,8 +20,8 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 /// How the database's list of connections names ours.
 pub(crate) const OUR_NAME: &str = "cattlegrid";
 
-/// A connection is given up when its peer has not acknowledged anything for about 25 s: after this time without data it is asked, then
-/// every [`KEEP_ALIVE_INTERVAL`], [`KEEP_ALIVE_COUNT`] times.
+/// A connection is given up when its peer has not acknowledged anything for about 25 s: after this time
+/// without data it is asked, then every [`KEEP_ALIVE_INTERVAL`], [`KEEP_ALIVE_COUNT`] times.
 const KEEP_ALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEP_ALIVE_COUNT: u32 = 3;

@@ -118,7 +118,8 @@ impl<'a> DerInput<'a> {
     }
 }
 
-/// The Unix time, in seconds, of the beginning of a day. A day after the month's last one counts into the next month.
+/// The Unix time, in seconds, of the beginning of a day. A day after the month's last one counts into the
+/// next month.
 fn day_start(year: i64, month: i64, day: i64) -> Option<i64> {
     let first = Date::new(year.try_into().ok()?, month.try_into().ok()?, 1).ok()?;
     let first = Offset::UTC.to_timestamp(first.to_datetime(Time::midnight())).ok()?;
@@ -220,8 +221,8 @@ impl<'a> Certificate<'a> {
         self.issuer == self.subject
     }
 
-    /// Whether it is for this host, as libpq decides: an IP address is compared with the addresses, then with the names as text; the
-    /// common name counts only if there is no alternative name of the host's kind.
+    /// Whether it is for this host, as libpq decides: an IP address is compared with the addresses, then with
+    /// the names as text; the common name counts only if there is no alternative name of the host's kind.
     pub(crate) fn is_for_host(&self, host: &str) -> bool {
         let address: Option<IpAddr> = host.parse().ok();
         let bytes = match &address {
@@ -237,7 +238,8 @@ impl<'a> Certificate<'a> {
     }
 }
 
-/// Whether a name of a certificate is that of the host: without regard to case, and a `*` as the first label is any one label.
+/// Whether a name of a certificate is that of the host: without regard to case, and a `*` as the first label
+/// is any one label.
 fn is_name_of(name: &[u8], host: &str) -> bool {
     if name.contains(&0) {
         return false;

@@ -1,10 +1,10 @@
 //! `HyperLogLog`: the number of distinct items, estimated from registers.
 //!
-//! There are 2^14 registers. An item's hash names one, and the zeros that follow in the hash, plus one, are its rank. A
-//! register keeps the highest rank. Sources: Flajolet, Fusy, Gandouet, Meunier, "`HyperLogLog`: the analysis of a near-optimal
-//! cardinality estimation algorithm", 2007; the estimate is that of Ertl, "New cardinality estimation algorithms for
-//! `HyperLogLog` sketches", 2017 (arXiv 1702.01284), section 2, which needs no table of corrections. Standard error:
-//! 1.04 / sqrt(2^14) = 0.81 %.
+//! There are 2^14 registers. An item's hash names one, and the zeros that follow in the hash, plus one, are
+//! its rank. A register keeps the highest rank. Sources: Flajolet, Fusy, Gandouet, Meunier, "`HyperLogLog`:
+//! the analysis of a near-optimal cardinality estimation algorithm", 2007; the estimate is that of Ertl, "New
+//! cardinality estimation algorithms for `HyperLogLog` sketches", 2017 (arXiv 1702.01284), section 2, which
+//! needs no table of corrections. Standard error: 1.04 / sqrt(2^14) = 0.81 %.
 //!
 //! ```
 //! let mut ranks = vec![0; cattlegrid_hll::REGISTERS];
@@ -63,8 +63,8 @@ pub fn counts(ranks: &[u8]) -> Counts {
     counts
 }
 
-/// The number of distinct items by how many registers have each rank: Ertl's improved raw estimate (algorithm 6 of the paper),
-/// rounded.
+/// The number of distinct items by how many registers have each rank: Ertl's improved raw estimate (algorithm
+/// 6 of the paper), rounded.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_sign_loss,

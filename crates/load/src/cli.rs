@@ -42,12 +42,13 @@ pub struct BenchOptions {
     /// Keys that one get asks for, 1 to 1000.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = in_range(1, 1000))]
     multiget: u64,
-    /// Speak memcached's binary protocol, to both servers with --vs: GET and SET, and GETKQ for each key and NOOP where
-    /// --multiget asks for several. Without this: the text protocol.
+    /// Speak memcached's binary protocol, to both servers with --vs: GET and SET, and GETKQ for each key and
+    /// NOOP where --multiget asks for several. Without this: the text protocol.
     #[arg(long)]
     binary: bool,
-    /// Close each connection after its batch, and open another one for the next: connect, get, close. To 127.0.0.1 the
-    /// connections come from 250 addresses of this machine in turn, since a closed one keeps its port for a minute.
+    /// Close each connection after its batch, and open another one for the next: connect, get, close. To
+    /// 127.0.0.1 the connections come from 250 addresses of this machine in turn, since a closed one keeps
+    /// its port for a minute.
     #[arg(long)]
     reconnect: bool,
     /// Speak TLS, and accept any certificate.
@@ -56,8 +57,8 @@ pub struct BenchOptions {
     /// Accept only certificates of the authorities in this PEM file that are for the host of ADDR.
     #[arg(long, value_name = "FILE", requires = "tls")]
     tls_ca: Option<PathBuf>,
-    /// With --tls --reconnect: each connection resumes the session of the one that it replaces. Without this each handshake is
-    /// a full one.
+    /// With --tls --reconnect: each connection resumes the session of the one that it replaces. Without this
+    /// each handshake is a full one.
     #[arg(long, requires = "tls", requires = "reconnect")]
     resume: bool,
     /// How long to measure each server, in seconds, 0.1 to 86400.
@@ -99,12 +100,13 @@ pub struct BenchOptions {
     /// Set each key that a get has missed. Without this every key is set once before the measurement.
     #[arg(long)]
     fill_on_miss: bool,
-    /// Ask for the keys of this trace, in its order and to its end, and set what is missed. A line START COUNT ...
-    /// (the ARC traces' .lis format) stands for COUNT keys from START on.
+    /// Ask for the keys of this trace, in its order and to its end, and set what is missed. A line START
+    /// COUNT ... (the ARC traces' .lis format) stands for COUNT keys from START on.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["vs", "seconds", "requests", "keys", "ratio", "distribution", "drift", "one_hit", "multiget", "fill_on_miss"])]
     trace: Option<PathBuf>,
-    /// Instead of a mix: all connections ask for one key that was never set; each client that misses it computes for this
-    /// many milliseconds, 0 to 60000, and sets it. Then comes the next key. With -n: this many gets.
+    /// Instead of a mix: all connections ask for one key that was never set; each client that misses it
+    /// computes for this many milliseconds, 0 to 60000, and sets it. Then comes the next key. With -n: this
+    /// many gets.
     #[arg(long, value_name = "MS", value_parser = in_range(0, 60_000), conflicts_with_all = ["vs", "trace", "warmup", "reconnect", "tls", "ratio", "distribution", "drift", "multiget", "fill_on_miss", "one_hit", "depth", "threads"])]
     stampede: Option<u64>,
     /// The server's process on this machine: shows its processor time per key got or set.

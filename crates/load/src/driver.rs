@@ -208,7 +208,7 @@ struct LoadConnection {
     next: usize,
     /// The index of the first key of the request that is being answered.
     first: usize,
-    /// Keys that a get has missed, and that are to be set.
+    /// Keys that a get has missed and the client will set.
     missed: VecDeque<u64>,
     departed: Instant,
 }

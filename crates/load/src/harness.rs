@@ -1,8 +1,8 @@
 //! Servers in processes of their own, and plain clients of them: for the demo, the comparisons and the tests.
 //!
-//! A [`Server`] listens on a free port of 127.0.0.1, which it names in the file of `MEMCACHED_PORT_FILENAME`, and is
-//! stopped when it is dropped. A [`Client`] is one connection that sends and waits. [`until`] waits for a condition that
-//! another process brings about.
+//! A [`Server`] listens on a free port of 127.0.0.1, which it names in the file of `MEMCACHED_PORT_FILENAME`,
+//! and is stopped when it is dropped. A [`Client`] is one connection that sends and waits. [`until`] waits
+//! for a condition that another process brings about.
 //!
 //! # Invariants
 //! * What was started here is ended and collected here, except for servers that are [kept](Server::keep).
@@ -127,7 +127,8 @@ impl Server {
         Err(StartError::Refused(last.unwrap_or_else(|| silent.to_owned())))
     }
 
-    /// Starts `command`, whose log can be read with [`Server::take_log`], and does not wait. It has no address here.
+    /// Starts `command`, whose log can be read with [`Server::take_log`], and does not wait. It has no
+    /// address here.
     ///
     /// # Errors
     /// The system's.
@@ -197,7 +198,8 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if !self.kept {
-            // Whatever fails here, the process is gone or beyond our reach. A child that was collected has no group any more.
+            // Whatever fails here, the process is gone or beyond our reach. A child that was collected has no
+            // group any more.
             if self.leads
                 && matches!(self.child.try_wait(), Ok(None))
                 && let Ok(pid) = i32::try_from(self.child.id())

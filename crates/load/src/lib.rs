@@ -1,8 +1,8 @@
 //! Load for a memcached-protocol server: many connections, every reply verified.
 //!
-//! [`Plan`] says what is asked for, a [`Session`] asks it over its connections in a loop of its own, [`Tally`]
-//! is what one run of it saw, and [`Report`] what people read. A session is closed-loop: each connection sends
-//! a batch of `depth` requests, waits for all replies and sends the next.
+//! [`Plan`] says what is asked for, a [`Session`] asks it over its connections in a loop of its own,
+//! [`Tally`] is what one run of it saw, and [`Report`] what people read. A session is closed-loop: each
+//! connection sends a batch of `depth` requests, waits for all replies and sends the next.
 //!
 //! The speech of the server is a [`Wire`]; memcached's are [`Memcached`], its text protocol, and [`Binary`].
 

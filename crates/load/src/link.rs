@@ -1,7 +1,8 @@
 //! A connection to a server, as the driver uses it: bytes in, bytes out, plain or over TLS.
 //!
 //! # Invariants
-//! * Over TLS a write takes bytes only when none that are encrypted wait, so that a slow server bounds what is kept.
+//! * Over TLS a write takes bytes only when none that are encrypted wait, so that a slow server bounds what
+//!   is kept.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::Shutdown;
@@ -105,7 +106,8 @@ impl Link {
         Some(kind == HandshakeKind::Resumed)
     }
 
-    /// Says that nothing more comes, before the connection is dropped. What has arrived and was not read is lost.
+    /// Says that nothing more comes, before the connection is dropped. What has arrived and was not read is
+    /// lost.
     pub(crate) fn close(&mut self) {
         // A server that is gone already need not be told.
         if let Some(tls) = &mut self.tls {

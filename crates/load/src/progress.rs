@@ -1,4 +1,5 @@
-//! How far a run is, on standard error, while it goes on: a line that changes on a terminal, else one every ten seconds.
+//! How far a run is, on standard error, while it goes on: a line that changes on a terminal, else one every
+//! ten seconds.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::sync::Arc;

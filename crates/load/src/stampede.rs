@@ -1,8 +1,9 @@
 //! Many clients ask for one cold key at once.
 //!
-//! Round by round: every connection sends a get of a key that was never set. Each client that is told that it is missing
-//! computes it, which takes a given time, and sets it. A client that gets the value with its first get was *held* by the
-//! server, since the value did not exist when it asked. A round ends when all have the value.
+//! Round by round: every connection sends a get of a key that was never set. Each client that is told that it
+//! is missing computes it, which takes a given time, and sets it. A client that gets the value with its first
+//! get was *held* by the server, since the value did not exist when it asked. A round ends when all have the
+//! value.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Display};

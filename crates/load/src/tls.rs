@@ -25,8 +25,9 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// For the server at `address`, as [`crate::Peer::new`] takes it. Its certificate must be of one of the authorities in the
-    /// PEM file `ca`; without one any certificate is right. `resumes`: connections that replace others resume their sessions.
+    /// For the server at `address`, as [`crate::Peer::new`] takes it. Its certificate must be of one of the
+    /// authorities in the PEM file `ca`; without one any certificate is right. `resumes`: connections that
+    /// replace others resume their sessions.
     ///
     /// # Errors
     /// The file cannot be used, or the host is no name that a certificate could be for.

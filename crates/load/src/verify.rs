@@ -1,7 +1,7 @@
 //! The contents of values, so that every reply can be checked.
 //!
-//! A value is its version in eight hexadecimal digits, then text that follows from its key and version. Values
-//! below eight bytes have no version.
+//! A value is its version in eight hexadecimal digits, then text that follows from its key and version.
+//! Values below eight bytes have no version.
 //!
 //! # Invariants
 //! * A key's version rises only while no write of it is under way; writes under way together write the same

@@ -1,7 +1,7 @@
 //! The requests of a load: which keys, how often, and with what values and lifetimes.
 //!
-//! A key is a number below [`Plan::keys`]; its name, value size and lifetime follow from it, so that any reply
-//! can be checked. A [`Supply`] draws the requests.
+//! A key is a number below [`Plan::keys`]; its name, value size and lifetime follow from it, so that any
+//! reply can be checked. A [`Supply`] draws the requests.
 
 use std::str::FromStr;
 use std::sync::Arc;

@@ -6,7 +6,8 @@
 //! {"id":"1","value":"...","ttl":60,"flags":0,"tags":["a"]}     with "base64":true if the value is base64
 //! {"id":"1","not_found":5}                                      true: the rule's negative_ttl
 //! ```
-//! What is not exactly that is an error whose text names what is expected; members that are `null` are as absent.
+//! What is not exactly that is an error whose text names what is expected; members that are `null` are as
+//! absent.
 //!
 //! # Invariants
 //! * No bytes make this code panic.

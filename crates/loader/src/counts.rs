@@ -1,11 +1,12 @@
 //! How a loader's jobs ended, and the values in transit: results to the threads that store them, old values
 //! to workers.
 //!
-//! A result is counted from the moment in which the pool hands it over until it is stored or dropped: see [`BytesInTransit`]. An old
-//! value is counted until its job has ended: see [`StaleBytes`].
+//! A result is counted from the moment in which the pool hands it over until it is stored or dropped: see
+//! [`BytesInTransit`]. An old value is counted until its job has ended: see [`StaleBytes`].
 //!
 //! # Invariants
-//! * Each job of a loader ends in one of [`EndKind`], exactly once: `jobs` is their sum and `running`, until counters are reset.
+//! * Each job of a loader ends in one of [`EndKind`], exactly once: `jobs` is their sum and `running`, until
+//!   counters are reset.
 //! * The bytes on their way are 0 when no result is.
 
 use std::sync::Arc;

@@ -1,13 +1,15 @@
 //! Generations: how loaders start, and how a reload replaces all of them, or none.
 //!
-//! A reload starts a new pool beside the old one for each loader, since its program may have changed. Both share the bound
-//! on processes. With a template only the template must be ready, and it is no worker; the other modes show by one
-//! worker that they can start, and the old pool gives up a worker for it. Then [`Loaders::commit`] puts the new pools in
-//! place together with whatever belongs to them, such as rules; the old ones take no more jobs and end the ones that their
-//! workers have begun, whose results count. The others are ordered anew, from the new pools.
+//! A reload starts a new pool beside the old one for each loader, since its program may have changed. Both
+//! share the bound on processes. With a template only the template must be ready, and it is no worker; the
+//! other modes show by one worker that they can start, and the old pool gives up a worker for it. Then
+//! [`Loaders::commit`] puts the new pools in place together with whatever belongs to them, such as rules; the
+//! old ones take no more jobs and end the ones that their workers have begun, whose results count. The others
+//! are ordered anew, from the new pools.
 //!
 //! # Invariants
-//! * Until the commit nothing changes for clients. A [`NewGeneration`] that is dropped leaves everything as it was.
+//! * Until the commit nothing changes for clients. A [`NewGeneration`] that is dropped leaves everything as
+//!   it was.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -48,10 +50,12 @@ impl Drop for NewGeneration {
 }
 
 impl Loaders {
-    /// Starts all loaders at the same time, and waits until they are ready. `item_bytes_max`: the server's largest item.
+    /// Starts all loaders at the same time, and waits until they are ready. `item_bytes_max`: the server's
+    /// largest item.
     ///
     /// # Errors
-    /// The first loader that did not become ready within its `start_timeout`; all others have been told to end.
+    /// The first loader that did not become ready within its `start_timeout`; all others have been told to
+    /// end.
     pub fn start(
         settings: &[LoaderSettings],
         item_bytes_max: usize,

@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use crate::finished::Finished;
 
-/// The program that runs loaders. Its functions are called on threads of pools: they must be quick and must not wait.
+/// The program that runs loaders. Its functions are called on threads of pools: they must be quick and must
+/// not wait.
 pub trait Host: Send + Sync + 'static {
     /// The time.
     fn now(&self) -> Instant;

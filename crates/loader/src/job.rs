@@ -1,7 +1,7 @@
 //! A load as the arguments of a job: what the worker is told of a key.
 //!
-//! Workers with frames get the list of [`wire::job_parts`]; those of JSON lines get one JSON object, whose members the pool
-//! puts into the job's line:
+//! Workers with frames get the list of [`wire::job_parts`]; those of JSON lines get one JSON object, whose
+//! members the pool puts into the job's line:
 //!
 //! ```json
 //! {"key":"page:42","rule":"page:{id}","args":{"id":"42"},"hint":"small","stale":"old value"}
@@ -9,7 +9,8 @@
 //!
 //! # Invariants
 //! * `hint` and `stale` are there only if the load has them. Bytes that are not UTF-8 are `{"b64":"..."}`.
-//! * The hint is the client's text itself: clients send it with `%20` for a blank, since a command's words have none.
+//! * The hint is the client's text itself: clients send it with `%20` for a blank, since a command's words
+//!   have none.
 
 use cattlegrid_config::LoaderMode;
 use cattlegrid_engine::Load;

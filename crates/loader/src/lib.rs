@@ -1,8 +1,8 @@
 //! Loaders: the server fills its own misses with values that worker processes compute, one job a key.
 //!
-//! The engine decides that a value must be computed and orders it ([`cattlegrid_engine::LoadOrder`]); this crate makes a job
-//! of the order, gives it to the pool of the rule's loader, and hands the end of the job to the [`Host`], which brings it to
-//! the engine. The engine knows no process, and the pool no cache.
+//! The engine decides that a value must be computed and orders it ([`cattlegrid_engine::LoadOrder`]); this
+//! crate makes a job of the order, gives it to the pool of the rule's loader, and hands the end of the job to
+//! the [`Host`], which brings it to the engine. The engine knows no process, and the pool no cache.
 //!
 //! ```text
 //!   loaders.rs ──▶ job.rs: a load as the job's arguments       finished.rs ◀── answer.rs: a reply, checked

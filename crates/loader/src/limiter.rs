@@ -19,7 +19,8 @@ impl Limiter {
         Self { per_second, second: None, left_out: 0 }
     }
 
-    /// How many of `lines` lines may be written at `now`, from the first on; and, if any, how many were left out before.
+    /// How many of `lines` lines may be written at `now`, from the first on; and, if any, how many were left
+    /// out before.
     pub(crate) fn admit(&mut self, lines: usize, now: Instant) -> (usize, u64) {
         let current = self.second.filter(|(since, _)| now.saturating_duration_since(*since) < SECOND);
         let (since, written) = current.unwrap_or((now, 0));

@@ -3,9 +3,9 @@
 //! ```text
 //!   lane ──orders──▶ submit: one submission for each loader ──▶ pool's thread ──outcome──▶ Host::finished ──▶ the same lane
 //! ```
-//! The pool's thread checks an answer and hands it over; it stores nothing. What is read and not stored yet is bounded in
-//! bytes, over all loaders: a worker with a result beyond this is not read until there is room. So are the old values in jobs
-//! that have not ended: a job beyond this is sent without its old value.
+//! The pool's thread checks an answer and hands it over; it stores nothing. What is read and not stored yet
+//! is bounded in bytes, over all loaders: a worker with a result beyond this is not read until there is room.
+//! So are the old values in jobs that have not ended: a job beyond this is sent without its old value.
 //!
 //! # Invariants
 //! * For each load that was submitted the host is told of one end, whatever happens.
@@ -358,8 +358,8 @@ fn report(program: &LoaderProgram, load: &Load, error: &Error) {
     }
 }
 
-/// How a job without a result is counted, and what the engine is told. The text goes to clients: it has no words of the
-/// worker but its error's message.
+/// How a job without a result is counted, and what the engine is told. The text goes to clients: it has no
+/// words of the worker but its error's message.
 fn failure(error: &Error) -> (EndKind, Failure) {
     let (how, cause, text) = match error {
         Error::Worker { message, .. } => (EndKind::Error, LoadFailure::Error, head(message)),

@@ -1,8 +1,9 @@
 //! The pool of a loader: its settings in the words of [`cattlegrid_pool`].
 //!
-//! Limits follow the largest item of the server: a reply may be 64 KiB longer, and a frame must hold it, or an old value on
-//! its way to the worker. As text in JSON each byte of a value may take six (`\u0041`). Replies of all loaders share one room of a
-//! few of the longest: a worker whose reply has none waits in its write.
+//! Limits follow the largest item of the server: a reply may be 64 KiB longer, and a frame must hold it, or
+//! an old value on its way to the worker. As text in JSON each byte of a value may take six (`\u0041`).
+//! Replies of all loaders share one room of a few of the longest: a worker whose reply has none waits in its
+//! write.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -73,8 +74,8 @@ pub(crate) fn builder_of(
         .on_error(move |error| errors.report(error)))
 }
 
-/// The room for replies of all loaders that are read, or on their way to be stored: they are stored at the speed of memory, so
-/// that a few are enough.
+/// The room for replies of all loaders that are read, or on their way to be stored: they are stored at the
+/// speed of memory, so that a few are enough.
 pub(crate) fn reply_room(item_bytes_max: usize) -> ReplyRoom {
     ReplyRoom::new(ROOM_MIN.max(item_bytes_max.saturating_add(2 * SLACK_BYTES).saturating_mul(2)))
 }
@@ -94,7 +95,8 @@ fn reply_bytes_max(mode: LoaderMode, item_bytes_max: usize) -> usize {
     value_max.saturating_add(SLACK_BYTES)
 }
 
-/// The longest job with an old value. Its room counts the value's bytes, so as text in JSON it must not be much longer.
+/// The longest job with an old value. Its room counts the value's bytes, so as text in JSON it must not be
+/// much longer.
 pub(crate) fn stale_job_bytes_max(mode: LoaderMode, item_bytes_max: usize) -> usize {
     let doubled = reply_bytes_max(LoaderMode::Template, item_bytes_max.saturating_mul(2));
     doubled.min(frame_bytes_max(mode, item_bytes_max) as usize - SLACK_BYTES)

@@ -1,13 +1,12 @@
 //! The jobs that run, by the token of their lease: so that a job can be withdrawn or raised, and shown.
 //!
-//! A job is entered before it is submitted, and its handle is noted after. In between it may have ended already, or another
-//! thread may ask something of it:
+//! A job is entered before it is submitted, and its handle is noted after. In between the job may end, or
+//! another thread may change it:
 //!
-//! 1. Thread A enters token 7 and submits its job. 2. The job ends on the pool's thread, which removes token 7. 3. A has the
-//!    handle: it finds no entry, and drops it.
-//!
-//! 1. A enters token 7. 2. Thread B withdraws token 7: there is no handle yet, so the wish is noted. 3. A has the handle, finds
-//!    the wish and passes it on.
+//! * Thread A enters token 7 and submits its job. The job ends on the pool's thread, which removes token 7.
+//!   Then A has the handle: it finds no entry, and drops the handle.
+//! * A enters token 7. Thread B withdraws token 7: there is no handle yet, so the change is noted. Then A has
+//!   the handle, finds the noted change and passes it on.
 //!
 //! # Invariants
 //! * There is an entry for each job that was submitted and has not ended.
@@ -101,7 +100,8 @@ impl JobTable {
         }
     }
 
-    /// Takes back all jobs of these loaders that no worker has begun, in the order in which they were ordered.
+    /// Takes back all jobs of these loaders that no worker has begun, in the order in which they were
+    /// ordered.
     pub(crate) fn withdraw_all(&self, is_of: impl Fn(&str) -> bool) {
         let mut tokens: Vec<u64> = Vec::new();
         for shard in &self.shards {

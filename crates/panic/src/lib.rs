@@ -1,12 +1,14 @@
 //! The consequence of a panic: it ends the process, or only the code that a thread runs guarded.
 //!
-//! A program calls [`install`] first. From then on a panic is printed and aborts the process, unless its thread runs
-//! inside [`guarded`]: then it is printed, unwinds to there and is an error like any other. The pool runs callbacks so,
-//! a worker its jobs. While a thread has an [`Unguarded`], as it has with each shard's lock, its panics abort even
-//! inside `guarded`: what the lock guards may be half changed, and must not go on serving.
+//! A program calls [`install`] first. From then on a panic is printed and aborts the process, unless its
+//! thread runs inside [`guarded`]: then it is printed, unwinds to there and is an error like any other. The
+//! pool runs callbacks so, a worker its jobs. While a thread has an [`Unguarded`], as it has with each
+//! shard's lock, its panics abort even inside `guarded`: what the lock guards may be half changed, and must
+//! not go on serving.
 //!
-//! Two numbers of the thread decide, and are read by the panic hook, before anything unwinds: how many `guarded` it is
-//! in, and how many `Unguarded` it has. Neither reading nor changing them takes a lock or allocates.
+//! Two numbers of the thread decide, and are read by the panic hook, before anything unwinds: how many
+//! `guarded` it is in, and how many `Unguarded` it has. Neither reading nor changing them takes a lock or
+//! allocates.
 //!
 //! | what panics | what happens |
 //! |---|---|
@@ -19,12 +21,12 @@
 //! | the destructor of the panic's payload | printed; the payload's memory is not given back |
 //! | guarded code that has a standard mutex locked | an error, and the mutex is poisoned: see below |
 //!
-//! A standard mutex is no [`Unguarded`]. Where its data is valid after every statement its owner ignores the poison;
-//! elsewhere the next `lock().expect()` panics, which aborts in a thread that is not guarded, and fails one more call in
-//! one that is. The half changed data is not used either way.
+//! A standard mutex is no [`Unguarded`]. Where its data is valid after every statement its owner ignores the
+//! poison; elsewhere the next `lock().expect()` panics, which aborts in a thread that is not guarded, and
+//! fails one more call in one that is. The half changed data is not used either way.
 //!
-//! In a program that has not called [`install`] `guarded` catches all panics, also with an `Unguarded`; a shard's lock is
-//! then poisoned, and every later use of that shard panics.
+//! In a program that has not called [`install`] `guarded` catches all panics, also with an `Unguarded`; a
+//! shard's lock is then poisoned, and every later use of that shard panics.
 //!
 //! # Invariants
 //! * With the hook installed no panic unwinds past an [`Unguarded`].
@@ -36,8 +38,8 @@ use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Makes panics of unguarded threads abort the process, after the panic hook of before has printed them. Calling it again
-/// changes nothing.
+/// Makes panics of unguarded threads abort the process, after the panic hook of before has printed them.
+/// Calling it again changes nothing.
 ///
 /// A program that sets a panic hook later by itself takes this one out; [`print_with`] keeps it.
 ///
@@ -49,8 +51,8 @@ pub fn install() {
     }
 }
 
-/// Prints panics with `print` from now on, instead of the hook of before; whether they abort stays as it is. A panic in
-/// `print` aborts.
+/// Prints panics with `print` from now on, instead of the hook of before; whether they abort stays as it is.
+/// A panic in `print` aborts.
 ///
 /// # Panics
 /// In a thread that is panicking.
@@ -65,8 +67,8 @@ pub fn print_with(print: impl Fn(&PanicHookInfo<'_>) + Send + Sync + 'static) {
 
 /// Runs `code`; a panic in it costs no more than its result. May be nested, without a limit.
 ///
-/// What `code` has half changed when it panics is as it left it. Values that it owns are dropped on the way, also
-/// guarded.
+/// What `code` has half changed when it panics is as it left it. Values that it owns are dropped on the way,
+/// also guarded.
 ///
 /// # Errors
 /// The panic's text, when `code` panics.
@@ -107,8 +109,8 @@ impl Panic {
     }
 }
 
-/// While it lives, panics of this thread abort the process, inside [`guarded`] as well. Costs an addition and a
-/// subtraction. It stays with its thread.
+/// While it lives, panics of this thread abort the process, inside [`guarded`] as well. Costs an addition and
+/// a subtraction. It stays with its thread.
 #[derive(Debug)]
 pub struct Unguarded(PhantomData<*const ()>);
 

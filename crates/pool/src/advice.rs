@@ -62,8 +62,8 @@ impl StartReport<'_> {
     }
 }
 
-/// A line of a worker of JSON lines that is not part of the protocol: `reason`, what was printed, and the likely cause. `greeted`:
-/// it has said that it is ready.
+/// A line of a worker of JSON lines that is not part of the protocol: `reason`, what was printed, and the
+/// likely cause. `greeted`: it has said that it is ready.
 pub(crate) fn of_line(reason: &str, line: &[u8], greeted: bool) -> String {
     let is_message = matches!(line.trim_ascii_start().first(), Some(b'{'));
     let cause = match (greeted, is_message) {
@@ -86,7 +86,8 @@ pub(crate) fn of_frames(bytes: &[u8]) -> String {
     format!("it wrote {}: {cause}", quoted(bytes))
 }
 
-/// A worker of JSON lines that has answered none of its jobs, when the time of one is up. `unread`: a line without its end.
+/// A worker of JSON lines that has answered none of its jobs, when the time of one is up. `unread`: a line
+/// without its end.
 pub(crate) fn of_silence(unread: &[u8]) -> String {
     if unread.is_empty() {
         return "it has written no answer yet: is its standard output flushed after each line (in Python flush=True or python3 -u)?"

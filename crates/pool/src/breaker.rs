@@ -1,8 +1,9 @@
 //! When to try to start a worker again: back-off, and the crash-loop breaker.
 //!
-//! Sans-io. Every failed start delays the next start: 50 ms, doubled each time, at most 1 s. `failures` failed starts within
-//! `window` open the breaker. While it is open, callers fail fast unless a worker is still alive, and single starts are
-//! tried, 0.5 s apart, doubled each time, at most 10 s. A start that succeeds closes the breaker and resets the delays.
+//! Sans-io. Every failed start delays the next start: 50 ms, doubled each time, at most 1 s. `failures`
+//! failed starts within `window` open the breaker. While it is open, callers fail fast unless a worker is
+//! still alive, and single starts are tried, 0.5 s apart, doubled each time, at most 10 s. A start that
+//! succeeds closes the breaker and resets the delays.
 //!
 //! # Invariants
 //! * [`Breaker::allows`] is false from a failure until its delay is over.

@@ -1,10 +1,11 @@
 //! A budget of worker processes that several pools share.
 //!
-//! A worker has a *place* from before its start until its process is gone. A pool that finds no free place waits. A place that
-//! becomes free is granted to the waiting pool with the fewest workers, of equals to the one that has waited longest, and that
-//! pool's thread is woken. So that no pool waits for ever, the pool with the most workers gives one up, which leaves
-//! after its jobs: for a pool that would still not have more workers than that pool, and, after [`TURN`], for a pool that
-//! has none at all. A new program's first worker counts as that of a pool without workers.
+//! A worker has a *place* from before its start until its process is gone. A pool that finds no free place
+//! waits. A place that becomes free is granted to the waiting pool with the fewest workers, of equals to the
+//! one that has waited longest, and that pool's thread is woken. So that no pool waits for ever, the pool
+//! with the most workers gives one up, which leaves after its jobs: for a pool that would still not have more
+//! workers than that pool, and, after [`TURN`], for a pool that has none at all. A new program's first worker
+//! counts as that of a pool without workers.
 //!
 //! Sans-io except for the wake-ups: the time is told, and what a pool owes is asked for.
 //!

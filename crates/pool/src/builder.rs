@@ -50,18 +50,19 @@ impl Builder {
         Self { launch, options: Options::default(), callbacks: Callbacks::default() }
     }
 
-    /// Most worker processes, from 1. Default 4. A worker counts until its process is gone, so also while it is
-    /// retiring. Spares come on top, and during a reload the first worker of the new program.
+    /// Most worker processes, from 1. Default 4. A worker counts until its process is gone, so also while it
+    /// is retiring. Spares come on top, and during a reload the first worker of the new program.
     #[must_use]
     pub fn max(mut self, workers: usize) -> Self {
         self.options.sizing.max = workers.max(1);
         self
     }
 
-    /// Shares `budget` with the other pools that were built with it: together they have at most its number of worker processes, each counted
-    /// until it is gone. Spares and templates do not count. A pool without room waits, and so does the first worker of a new
-    /// program, up to `start_timeout`. A pool that waits gets the next place if it has the fewest workers; a pool with more than its
-    /// share gives up workers for it, which finish their jobs. Default: none.
+    /// Shares `budget` with the other pools that were built with it: together they have at most its number of
+    /// worker processes, each counted until it is gone. Spares and templates do not count. A pool without
+    /// room waits, and so does the first worker of a new program, up to `start_timeout`. A pool that waits
+    /// gets the next place if it has the fewest workers; a pool with more than its share gives up workers for
+    /// it, which finish their jobs. Default: none.
     #[must_use]
     pub fn within(mut self, budget: &Budget) -> Self {
         self.options.budget = Some(budget.clone());
@@ -75,17 +76,18 @@ impl Builder {
         self
     }
 
-    /// Most jobs at one worker at a time, from 1; batches, at a worker that takes batches. Default 2. Set 1 for low latency, 16 for throughput of
-    /// small jobs, the worker's concurrency for asynchronous ones.
+    /// Most jobs at one worker at a time, from 1; batches, at a worker that takes batches. Default 2. Set 1
+    /// for low latency, 16 for throughput of small jobs, the worker's concurrency for asynchronous ones.
     #[must_use]
     pub fn load(mut self, jobs: usize) -> Self {
         self.options.sizing.load = jobs.max(1);
         self
     }
 
-    /// Most jobs in one batch, 1 to 10 000; other values count as the nearest of these. Default 1: no batches. A worker that takes
-    /// batches (`Worker::serve_batch`) gets up to this many waiting jobs together, and no more than its own limit. A job
-    /// never waits for a batch to fill. At such a worker [`Builder::load`] counts batches. Other workers get single jobs.
+    /// Most jobs in one batch, 1 to 10 000; other values count as the nearest of these. Default 1: no
+    /// batches. A worker that takes batches (`Worker::serve_batch`) gets up to this many waiting jobs
+    /// together, and no more than its own limit. A job never waits for a batch to fill. At such a worker
+    /// [`Builder::load`] counts batches. Other workers get single jobs.
     #[must_use]
     pub fn batch(mut self, jobs: usize) -> Self {
         self.options.batch = jobs.clamp(1, BATCH_MAX);
@@ -106,8 +108,8 @@ impl Builder {
         self
     }
 
-    /// Processes started in advance and held before INIT, so that a start costs no fork. They do not count against `max`.
-    /// Default 0. For templates and for exec'ed programs.
+    /// Processes started in advance and held before INIT, so that a start costs no fork. They do not count
+    /// against `max`. Default 0. For templates and for exec'ed programs.
     #[must_use]
     pub fn spare(mut self, processes: usize) -> Self {
         self.options.spare = processes;
@@ -128,7 +130,8 @@ impl Builder {
         self
     }
 
-    /// Gives workers an empty environment, except for the variables set here. Default: the parent's environment.
+    /// Gives workers an empty environment, except for the variables set here. Default: the parent's
+    /// environment.
     #[must_use]
     pub fn env_clear(mut self) -> Self {
         self.options.env_clear = true;
@@ -156,8 +159,8 @@ impl Builder {
         self
     }
 
-    /// Most waiting jobs; [`Builder::queue_policy`] says what happens to more. Default 10 000. Jobs at workers do not count.
-    /// A worker takes `load` jobs once it is ready; until then they wait.
+    /// Most waiting jobs; [`Builder::queue_policy`] says what happens to more. Default 10 000. Jobs at
+    /// workers do not count. A worker takes `load` jobs once it is ready; until then they wait.
     #[must_use]
     pub fn queue_limit(mut self, jobs: usize) -> Self {
         self.options.queue_limit = jobs;
@@ -199,16 +202,17 @@ impl Builder {
         self
     }
 
-    /// Shares `room` with the other pools that were built with it: together their replies take at most its bytes, from the
-    /// moment in which a reply's length is known until the [`Reply`] is dropped. A worker whose reply finds no room is not read
-    /// until there is some; its job's time goes on. Default: no limit.
+    /// Shares `room` with the other pools that were built with it: together their replies take at most its
+    /// bytes, from the moment in which a reply's length is known until the [`Reply`] is dropped. A worker
+    /// whose reply finds no room is not read until there is some; its job's time goes on. Default: no limit.
     ///
-    /// Replies of at most 64 KiB count, but never wait. Other messages of more than 64 KiB count while they are read. A longer line of
-    /// JSON takes room as it arrives; if lines without their ends have all of it, one of them goes over the limit. A reply in chunks
-    /// takes `max_reply` until its last chunk has arrived, and its worker is read without waiting meanwhile.
+    /// Replies of at most 64 KiB count, but never wait. Other messages of more than 64 KiB count while they
+    /// are read. A longer line of JSON takes room as it arrives; if lines without their ends have all of it,
+    /// one of them goes over the limit. A reply in chunks takes `max_reply` until its last chunk has arrived,
+    /// and its worker is read without waiting meanwhile.
     ///
-    /// A caller must not keep long replies while it waits for others: a [`Call`] whose reply has come keeps it. Take many with
-    /// [`Pool::submit`].
+    /// A caller must not keep long replies while it waits for others: a [`Call`] whose reply has come keeps
+    /// it. Take many with [`Pool::submit`].
     ///
     /// [`Reply`]: crate::Reply
     /// [`Call`]: crate::Call
@@ -234,8 +238,8 @@ impl Builder {
         self
     }
 
-    /// Time a template or worker has until READY, and a worker that is in no job to begin one it was given; also
-    /// how long jobs wait while no worker can be started. Default 30 s.
+    /// Time a template or worker has until READY, and a worker that is in no job to begin one it was given;
+    /// also how long jobs wait while no worker can be started. Default 30 s.
     #[must_use]
     pub fn start_timeout(mut self, timeout: Duration) -> Self {
         self.options.start_timeout = timeout;
@@ -285,8 +289,9 @@ impl Builder {
         self
     }
 
-    /// Retires a worker with more private memory than this, bytes; measured once a second. What it shares with its template
-    /// does not count. A worker that has more before its first job is a failed start. Default never.
+    /// Retires a worker with more private memory than this, bytes; measured once a second. What it shares
+    /// with its template does not count. A worker that has more before its first job is a failed start.
+    /// Default never.
     #[must_use]
     pub fn max_rss(mut self, bytes: impl Into<Option<u64>>) -> Self {
         self.options.max_rss = bytes.into();
@@ -300,17 +305,18 @@ impl Builder {
         self
     }
 
-    /// Privileges of workers. Default: `no_new_privs`. A template with a [`Sandbox::uid_gid`] takes this user and `no_new_privs`
-    /// before it begins the program, so that imports and `init` functions do not run with the privileges of the parent; see
-    /// [`Builder::privileged_template`].
+    /// Privileges of workers. Default: `no_new_privs`. A template with a [`Sandbox::uid_gid`] takes this user
+    /// and `no_new_privs` before it begins the program, so that imports and `init` functions do not run with
+    /// the privileges of the parent; see [`Builder::privileged_template`].
     #[must_use]
     pub fn sandbox(mut self, sandbox: Sandbox) -> Self {
         self.options.setup.sandbox = sandbox;
         self
     }
 
-    /// Whether a template keeps the user of the parent although there is a [`Sandbox::uid_gid`], which only its workers become
-    /// then: for programs whose `init` needs it. Default false. Without effect in the other modes, and without `uid_gid`.
+    /// Whether a template keeps the user of the parent although there is a [`Sandbox::uid_gid`], which only
+    /// its workers become then: for programs whose `init` needs it. Default false. Without effect in the
+    /// other modes, and without `uid_gid`.
     #[must_use]
     pub fn privileged_template(mut self, keeps: bool) -> Self {
         self.options.privileged_template = keeps;
@@ -324,7 +330,8 @@ impl Builder {
         self
     }
 
-    /// Bytes of workers' output passed on per second; lines over the rate are read, counted and dropped whole. Default 64 KiB.
+    /// Bytes of workers' output passed on per second; lines over the rate are read, counted and dropped
+    /// whole. Default 64 KiB.
     #[must_use]
     pub fn log_rate(mut self, bytes_per_second: u64) -> Self {
         self.options.log_rate = bytes_per_second;
@@ -353,15 +360,16 @@ impl Builder {
         self
     }
 
-    /// Called for what goes wrong with workers and templates, on the pool's thread. Default: one line on stderr.
+    /// Called for what goes wrong with workers and templates, on the pool's thread. Default: one line on
+    /// stderr.
     #[must_use]
     pub fn on_error(mut self, callback: impl FnMut(&PoolError) + Send + 'static) -> Self {
         self.callbacks.on_error = Some(Box::new(callback));
         self
     }
 
-    /// Called for output of workers, on the pool's thread. Default: it goes to stderr, each line with the number of
-    /// its worker in front.
+    /// Called for output of workers, on the pool's thread. Default: it goes to stderr, each line with the
+    /// number of its worker in front.
     #[must_use]
     pub fn on_log(mut self, callback: impl FnMut(LogChunk<'_>) + Send + 'static) -> Self {
         self.callbacks.on_log = Some(Box::new(callback));
@@ -375,8 +383,9 @@ impl Builder {
         self
     }
 
-    /// An upper estimate of the descriptors that the pool has open in this process at its `max`, spares, passed descriptors and a
-    /// reload included, and those that are open for a moment while a process is started. For a check of the limit of open files.
+    /// An upper estimate of the descriptors that the pool has open in this process at its `max`, spares,
+    /// passed descriptors and a reload included, and those that are open for a moment while a process is
+    /// started. For a check of the limit of open files.
     #[must_use]
     pub fn descriptors(&self) -> usize {
         let max = self.options.sizing.max;
@@ -467,7 +476,8 @@ fn check_setup(setup: &cattlegrid_worker::Setup) -> Result<(), String> {
     }
 }
 
-/// Most bytes for `init`: what a worker accepts as INIT, less 16 bytes of other fields, a count of one and a length of four.
+/// Most bytes for `init`: what a worker accepts as INIT, less 16 bytes of other fields, a count of one and a
+/// length of four.
 const INIT_MAX: usize = cattlegrid_worker::frame::MAX_FRAME_DEFAULT as usize - 21;
 
 /// Most jobs in a batch.
@@ -485,8 +495,8 @@ const GUARDIAN: usize = 2;
 /// The pool's poller and the eventfd that wakes it.
 const OWN: usize = 2;
 
-/// Open for a moment while a process is started: the child's socket, log pipe and progress page, `/dev/null`, the pipe for
-/// an error of the exec, and two to spare.
+/// Open for a moment while a process is started: the child's socket, log pipe and progress page, `/dev/null`,
+/// the pipe for an error of the exec, and two to spare.
 const START: usize = 8;
 
 /// Most descriptors that can be passed.

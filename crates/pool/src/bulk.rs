@@ -1,8 +1,9 @@
-//! Many jobs at once, from an iterator: replies in the order of the items, or in the order in which jobs end. For blocking callers.
+//! Many jobs at once, from an iterator: replies in the order of the items, or in the order in which jobs end.
+//! For blocking callers.
 //!
-//! Arguments are taken from the iterator when there is room: at most twice as many jobs are outstanding as the
-//! workers can hold, and no more than the queue takes. So an iterator may be infinite, and its arguments are not all in
-//! memory at the same time.
+//! Arguments are taken from the iterator when there is room: at most twice as many jobs are outstanding as
+//! the workers can hold, and no more than the queue takes. So an iterator may be infinite, and its arguments
+//! are not all in memory at the same time.
 //!
 //! # Invariant
 //! Each item taken from the iterator gives exactly one outcome.
@@ -17,11 +18,11 @@ use crate::payload::Args;
 use crate::pool::{Call, Pool};
 
 impl Pool {
-    /// Submits a job for each item. Returns an iterator of the outcomes in the order of the items. Dropping it cancels the
-    /// outstanding jobs. Never use it on the pool's own thread.
+    /// Submits a job for each item. Returns an iterator of the outcomes in the order of the items. Dropping
+    /// it cancels the outstanding jobs. Never use it on the pool's own thread.
     ///
-    /// With [`crate::QueuePolicy::Reject`] the jobs of other callers may fill the queue: the outcome of a job that is refused
-    /// is [`crate::Error::Rejected`].
+    /// With [`crate::QueuePolicy::Reject`] the jobs of other callers may fill the queue: the outcome of a job
+    /// that is refused is [`crate::Error::Rejected`].
     pub fn map<A>(&self, args: A) -> Map<A::IntoIter>
     where
         A: IntoIterator,

@@ -28,7 +28,8 @@ pub struct LogChunk<'a> {
     pub worker: u64,
     /// Severity of a LOG frame, 1 error to 4 debug; 0 for bytes from stdout or stderr.
     pub level: u8,
-    /// Whole lines of output, each with its line end. A line of more than 4 KiB comes in pieces; a line that is not finished
-    /// within 100 ms comes as it is, with a line end. For a LOG frame its text, without a line end.
+    /// Whole lines of output, each with its line end. A line of more than 4 KiB comes in pieces; a line that
+    /// is not finished within 100 ms comes as it is, with a line end. For a LOG frame its text, without a
+    /// line end.
     pub bytes: &'a [u8],
 }

@@ -7,10 +7,11 @@
 //!      ├─────▶ Ending     how far the end of the pool is
 //!      └─────▶ Base       time, alarms, options, counters, callbacks: passed to all of these
 //! ```
-//! The four parts do not know each other: each has private state, and its methods are given [`DriverBase`] where they need it. What
-//! concerns two of them is a method of [`Driver`]: `turn.rs` has the loop, `dispatch.rs` jobs on their way to workers
-//! (`batches.rs`, `claims.rs` those that are taken back, `submission.rs` their submission), `traffic.rs` the frames of workers
-//! (`line_input.rs` lines of JSON, `frame_room.rs` the room for replies), `start.rs` and `lifecycle.rs` starts and ends of workers,
+//! The four parts do not know each other: each has private state, and its methods are given [`DriverBase`]
+//! where they need it. What concerns two of them is a method of [`Driver`]: `turn.rs` has the loop,
+//! `dispatch.rs` jobs on their way to workers (`batches.rs`, `claims.rs` those that are taken back,
+//! `submission.rs` their submission), `traffic.rs` the frames of workers (`line_input.rs` lines of JSON,
+//! `frame_room.rs` the room for replies), `start.rs` and `lifecycle.rs` starts and ends of workers,
 //! `launches.rs` programs, `share.rs` the budget of several pools, `end.rs` the end.
 //!
 //! One thread owns all of it, so nothing here is locked.
@@ -51,7 +52,7 @@ pub(crate) struct Driver {
     ending: Ending,
     /// The access to the room for replies that the pool shares with others, if it shares one.
     reply_room: RoomClient,
-    /// The batch that is being made; empty otherwise.
+    /// The batch that is being put together; otherwise empty.
     batch: Vec<u64>,
 }
 
@@ -74,7 +75,7 @@ impl Driver {
         })
     }
 
-    /// Whether a worker could be started now.
+    /// Whether a worker could be started at this moment.
     fn may_start(&self) -> bool {
         !self.programs.is_launching()
             && self.fleet.starts().allows(self.base.now())

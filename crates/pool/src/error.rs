@@ -1,6 +1,7 @@
 //! Errors: [`Error`] for the caller of a job, [`PoolError`] for the owner of a pool.
 //!
-//! An error of a job reaches its caller only, a failure of a worker the owner only; a job that was lost with its worker is both.
+//! An error of a job reaches its caller only, a failure of a worker the owner only; a job that was lost with
+//! its worker is both.
 
 use std::io;
 
@@ -14,8 +15,8 @@ pub enum Error {
     /// The job's time was up.
     #[error("timed out{}", if *started { "" } else { " before it was started" })]
     Timeout {
-        /// A worker had begun it; it may have had effects. If not, none will begin it (at a worker that claims its jobs, as
-        /// those of both SDKs do).
+        /// A worker had begun it; it may have had effects. If not, none will begin it (at a worker that
+        /// claims its jobs, as those of both SDKs do).
         started: bool,
     },
     /// The caller dropped the call.
@@ -70,15 +71,15 @@ pub enum Error {
         /// The end of what the program wrote to stderr and stdout, at most 4 KiB.
         stderr_tail: String,
     },
-    /// The pool's own thread has panicked, which is a fault of the pool, or of a destructor that a callback brought
-    /// along. All its processes were killed.
+    /// The pool's own thread has panicked, which is a fault of the pool, or of a destructor that a callback
+    /// brought along. All its processes were killed.
     #[error("the pool's own thread has panicked")]
     PoolLost,
     /// The pool is shutting down.
     #[error("the pool is shutting down")]
     Shutdown,
-    /// A value cannot be encoded, or a reply cannot be decoded (feature `serde`); or the argument of a job is not an object, for
-    /// [`crate::Launch::objects`].
+    /// A value cannot be encoded, or a reply cannot be decoded (feature `serde`); or the argument of a job is
+    /// not an object, for [`crate::Launch::objects`].
     #[error("{0}")]
     Codec(String),
 }
@@ -113,22 +114,22 @@ pub enum PoolError {
     /// and tries again.
     #[error("no resources for a new worker: {}", reason_of(_0))]
     Resources(io::Error),
-    /// The guardian could not be started, for lack of descriptors or memory, for instance. Until it is, which is tried at
-    /// each start of an exec'ed worker, what such workers have started lives on if this process is killed; workers
-    /// and templates end all the same. Reported once until it succeeds.
+    /// The guardian could not be started, for lack of descriptors or memory, for instance. Until it is, which
+    /// is tried at each start of an exec'ed worker, what such workers have started lives on if this process
+    /// is killed; workers and templates end all the same. Reported once until it succeeds.
     #[error(
         "no guardian: what workers start outlives them if this process is killed; tried again with the next worker: {}",
         reason_of(_0)
     )]
     Unguarded(io::Error),
-    /// The private memory of a worker cannot be read. For `max_rss` its resident set less that of its template
-    /// counts from now on. Reported once.
+    /// The private memory of a worker cannot be read. For `max_rss` its resident set less that of its
+    /// template counts from now on. Reported once.
     #[error(
         "private memory of workers cannot be read; for max_rss the resident set less the template's counts"
     )]
     MemoryEstimated,
-    /// The program is started by [`crate::Launch::stdio`], which the next release does not have. Reported once for each program: at the
-    /// start of the pool, and at a reload.
+    /// The program is started by [`crate::Launch::stdio`], which the next release does not have. Reported
+    /// once for each program: at the start of the pool, and at a reload.
     #[error(
         "{program}: mode stdio goes with the next release; start it with Launch::exec: a program that uses an SDK needs no change"
     )]

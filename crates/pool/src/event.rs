@@ -1,7 +1,7 @@
 //! Events of workers: handed to a callback, or to a bounded stream.
 //!
-//! When the stream is full, the pool does not read from workers that have more events, so these workers wait. The reader
-//! tells the pool to go on when half of the buffer is free.
+//! When the stream is full, the pool does not read from workers that have more events, so these workers wait.
+//! The reader tells the pool to go on when half of the buffer is free.
 //!
 //! # Invariant
 //! No event that was put into the stream is lost, except when [`Events`] is dropped.
@@ -32,8 +32,8 @@ pub struct Event {
 /// When it is full the pool stops reading from workers that have more; a synchronous worker then blocks
 /// in `event`, as in `AnyEvent::Fork::Pool`.
 ///
-/// It is an iterator that blocks; [`Events::recv`] is for async callers, and with the feature `stream` it is a
-/// `futures_core::Stream`.
+/// It is an iterator that blocks; [`Events::recv`] is for async callers, and with the feature `stream` it is
+/// a `futures_core::Stream`.
 #[derive(Debug)]
 pub struct Events {
     pub(crate) buffer: Arc<EventBuffer>,
@@ -100,8 +100,8 @@ impl EventBuffer {
 }
 
 impl Events {
-    /// The next event, for async callers; `None` after the pool has ended and all events were taken. Dropping the
-    /// future loses no event.
+    /// The next event, for async callers; `None` after the pool has ended and all events were taken. Dropping
+    /// the future loses no event.
     pub async fn recv(&mut self) -> Option<Event> {
         std::future::poll_fn(|context| self.poll_recv(context)).await
     }

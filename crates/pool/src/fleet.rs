@@ -147,7 +147,8 @@ impl Fleet {
         self.iter().map(WorkerProcess::own).sum()
     }
 
-    /// The worker with the fewest batches; among equals the most recently used one, so that the others become idle and stop.
+    /// The worker with the fewest batches; among equals the most recently used one, so that the others become
+    /// idle and stop.
     #[inline]
     pub(crate) fn best(&self) -> Option<usize> {
         let mut best: Option<(usize, u64, usize)> = None;
@@ -386,8 +387,8 @@ impl Fleet {
         }
     }
 
-    /// Asks a worker to finish its jobs and leave; another may take its place. Does nothing for a worker that is leaving
-    /// or dying.
+    /// Asks a worker to finish its jobs and leave; another may take its place. Does nothing for a worker that
+    /// is leaving or dying.
     pub(crate) fn retire(&mut self, slot: usize, base: &mut DriverBase) {
         self.retire_as(slot, true, base);
     }
@@ -473,8 +474,8 @@ impl Fleet {
         base.alarm(due);
     }
 
-    /// Called when a worker has closed its socket. Most workers close it because they end. One that does not
-    /// end is killed: without a socket it can do no job, and its jobs wait for its end.
+    /// Called when a worker has closed its socket. Most workers close it because they end. A worker that
+    /// does not end is killed: without a socket it can do no job, and its jobs wait for its end.
     pub(crate) fn on_closed(&mut self, slot: usize, base: &mut DriverBase) {
         if let Some(worker) = self.get_mut(slot) {
             worker.socket = None;
@@ -493,7 +494,8 @@ impl Fleet {
         self.seat.fade(place, pidfd, base.now());
     }
 
-    /// Whether this worker died of SIGKILL and the kernel's out-of-memory killer has killed a process since the last call.
+    /// Whether this worker died of SIGKILL and the kernel's out-of-memory killer has killed a process since
+    /// the last call.
     pub(crate) fn oom_happened(&mut self, exit: Option<Exit>) -> bool {
         if exit.is_none_or(|exit| exit.status != -9) {
             return false;

@@ -1,17 +1,20 @@
-//! The guardian: a process that kills the process groups of exec'ed workers when this process dies by SIGKILL.
+//! The guardian: a process that kills the process groups of exec'ed workers when this process dies by
+//! SIGKILL.
 //!
 //! A template does that for the workers it has forked. Exec'ed workers die by `PR_SET_PDEATHSIG`, but the
-//! processes *they* have started do not. So a shell holds one end of a socket and a list of groups. When the other
-//! end closes, this process has ended, and the shell kills the groups.
+//! processes *they* have started do not. So a shell holds one end of a socket and a list of groups. When the
+//! other end closes, this process has ended, and the shell kills the groups.
 //!
-//! What is guaranteed: when this process dies, its templates and workers die, and also the processes that the workers have
-//! started in their process groups, if the guardian (for forked workers: the template) lives a moment longer. The guardian is
-//! watched, and replaced when it dies. If it is killed *in the same moment* as this process, it kills no group: templates
-//! and workers still die, but the processes that workers have started live on.
+//! What is guaranteed: when this process dies, its templates and workers die, and also the processes that the
+//! workers have started in their process groups, if the guardian (for forked workers: the template) lives a
+//! moment longer. The guardian is watched, and replaced when it dies. If it is killed *in the same moment* as
+//! this process, it kills no group: templates and workers still die, but the processes that workers have
+//! started live on.
 //!
 //! # Invariants
 //! * Without a guardian, that was reported, and each start of an exec'ed worker tries to start one.
-//! * Nothing here waits: a guardian that does not read (stopped, for instance) is replaced when its socket is full.
+//! * Nothing here waits: a guardian that does not read (stopped, for instance) is replaced when its socket is
+//!   full.
 //! * No signal: the host may have any disposition of SIGPIPE.
 
 use std::ffi::OsStr;
@@ -94,7 +97,8 @@ mod tests {
 
     use super::*;
 
-    /// Pending signals of this thread. A blocked signal is also pending if the process ignores it, as this one ignores SIGPIPE.
+    /// Pending signals of this thread. A blocked signal is also pending if the process ignores it, as this
+    /// one ignores SIGPIPE.
     fn pending() -> u64 {
         let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
         let mask = status.lines().find_map(|line| line.strip_prefix("SigPnd:")).unwrap();

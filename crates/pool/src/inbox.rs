@@ -1,7 +1,8 @@
 //! The way into the pool's thread: a locked vector and one eventfd, written only when the thread sleeps.
 //!
 //! # Invariants
-//! * A message is handed to the pool's thread or refused, never lost: after [`Inbox::end`] each sender gets the refusal.
+//! * A message is handed to the pool's thread or refused, never lost: after [`Inbox::end`] each sender gets
+//!   the refusal.
 //! * The thread never sleeps while a message is in the vector.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -48,7 +49,8 @@ pub(crate) enum InboxMessage {
     ResumeEvents,
     /// Replies that wait were granted room.
     ReplyRoom,
-    /// No more jobs; end when all are done, or after the time. `None`: no limit (the last handle was dropped).
+    /// No more jobs; end when all are done, or after the time. `None`: no limit (the last handle was
+    /// dropped).
     Drain(Option<Duration>, Option<Resolver<()>>),
     /// End at once.
     Kill(Option<Resolver<()>>),

@@ -1,7 +1,8 @@
 //! Jobs: the data that a caller hands over, and the table of all jobs that have not ended.
 //!
 //! # Invariants
-//! * An id names one job for the life of the pool (until 2^32 uses of its slot), so a late reply never ends another job.
+//! * An id names one job for the life of the pool (until 2^32 uses of its slot), so a late reply never ends
+//!   another job.
 //! * A sink delivers exactly one outcome, also when it is dropped.
 
 use std::time::{Duration, Instant};
@@ -19,13 +20,13 @@ use crate::queue::Priority;
 use crate::reply_room::RoomPermit;
 use crate::submission::JobNote;
 
-/// How a job ended.
+/// The outcome of a job.
 pub type Outcome = Result<Reply, Error>;
 
 /// Called on the pool's thread with each progress report of a job.
 pub(crate) type ProgressFn = Box<dyn FnMut(&[u8]) + Send>;
 
-/// Where the outcome goes.
+/// The receiver of an outcome.
 pub(crate) enum OutcomeSink {
     /// A future, or a blocked thread.
     Call(Resolver<Outcome>),
@@ -33,7 +34,7 @@ pub(crate) enum OutcomeSink {
     Callback(Callback),
 }
 
-/// A callback that is called exactly once: with [`Error::PoolLost`] when it is dropped before.
+/// A callback that is called exactly once. If it is dropped before, it is called with [`Error::PoolLost`].
 pub(crate) struct Callback(Option<Box<dyn FnOnce(Outcome) + Send>>);
 
 impl Callback {
@@ -86,7 +87,7 @@ impl JobOptions {
         Self { args, priority: Priority::Normal, timeout: None, idempotent: false, tag: 0 }
     }
 
-    /// The job; `timeout`: where it has none of its own.
+    /// Makes the job. `timeout`: its time limit if it has none of its own.
     pub(crate) fn into_job(self, sink: OutcomeSink, timeout: Option<Duration>) -> NewJob {
         NewJob {
             args: self.args.encoded,
@@ -116,7 +117,7 @@ macro_rules! job_options {
             self
         }
 
-        /// Says that the job may be begun twice: [`crate::Retry`] applies to it. Default false.
+        /// Whether the job may be begun twice, so that [`crate::Retry`] applies to it. Default false.
         pub fn idempotent(mut self, idempotent: bool) -> Self {
             self.options.idempotent = idempotent;
             self
@@ -140,7 +141,7 @@ pub(crate) struct NewJob {
     pub(crate) idempotent: bool,
     pub(crate) tag: u64,
     pub(crate) progress: Option<ProgressFn>,
-    /// Where its handle reads its id.
+    /// The place from which its handle reads the id.
     pub(crate) note: Option<JobNote>,
 }
 
@@ -165,11 +166,12 @@ pub(crate) struct JobEntry {
     pub(crate) tag: u64,
     pub(crate) stage: JobStage,
     pub(crate) progress: Option<ProgressFn>,
-    /// Parts of a reply that came in chunks: their number and their encoding.
+    /// The parts of a reply that came in chunks: their number and their encoding.
     pub(crate) chunks: Option<(u32, Vec<u8>)>,
-    /// The room for these.
+    /// The room for these parts.
     pub(crate) room: Option<RoomPermit>,
-    /// An error about something that the job has sent and the pool could not pass on: the job's outcome when it ends.
+    /// The error of a message of the job that the pool could not pass on. It becomes the job's outcome when
+    /// it ends.
     pub(crate) fault: Option<Error>,
     /// The caller has withdrawn the job: it is not begun, and not begun again.
     pub(crate) withdrawn: bool,
@@ -178,12 +180,12 @@ pub(crate) struct JobEntry {
 }
 
 impl JobEntry {
-    /// Whether it may be begun once more.
+    /// Whether the job may be begun once more.
     pub(crate) fn may_retry(&self, retry: Retry) -> bool {
         self.idempotent && !self.withdrawn && self.attempt < retry.times
     }
 
-    /// Collects a part of the reply; the bytes of all parts so far. `None` when it is malformed.
+    /// Adds a part of the reply. Returns the bytes of all parts so far; `None` if the part is malformed.
     pub(crate) fn add_chunk(&mut self, body: &[u8]) -> Option<usize> {
         let list = List::parse(body)?;
         let (count, parts) = self.chunks.get_or_insert_default();
@@ -192,7 +194,7 @@ impl JobEntry {
         Some(parts.len())
     }
 
-    /// The reply made of the collected parts and the last one.
+    /// The reply, made of the collected parts and the last one.
     pub(crate) fn take_reply(&mut self, body: &[u8]) -> Option<Bytes> {
         self.add_chunk(body)?;
         let (count, parts) = self.chunks.take()?;
@@ -203,26 +205,26 @@ impl JobEntry {
         Some(all.into())
     }
 
-    /// The parts are not needed any more.
+    /// Drops the collected parts.
     pub(crate) fn drop_chunks(&mut self) {
         (self.chunks, self.room) = (None, None);
     }
 
-    /// Notes an error as the outcome, for when the worker is done with the job. The first one counts.
+    /// Records an error as the outcome of the job when its worker is done with it. The first error counts.
     pub(crate) fn note_fault(&mut self, error: Error) {
         self.drop_chunks();
         self.fault.get_or_insert(error);
     }
 }
 
-/// Where a job is.
+/// The stage of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum JobStage {
     /// Held back because the queue is full.
     Held,
     /// In the queue.
     Queued,
-    /// Neither queued nor at a worker, and about to end.
+    /// The job is neither queued nor at a worker, and is about to end.
     Leaving,
     /// At the worker in this slot.
     Sent(usize),
@@ -230,7 +232,8 @@ pub(crate) enum JobStage {
     Released,
 }
 
-/// The table of jobs. An id is used once: the low half is a slot, the high half counts its uses from 1.
+/// The table of jobs. Each id is used once: its low half is a slot, its high half counts the slot's uses from
+/// 1.
 #[derive(Default)]
 pub(crate) struct JobTable {
     entries: Vec<(u32, Option<JobEntry>)>,

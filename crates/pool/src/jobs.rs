@@ -3,8 +3,10 @@
 //! It knows no worker. The driver takes a job out of the queue, sends it, and puts it back or ends it.
 //!
 //! # Invariants
-//! * [`Jobs::end`] is the only place that delivers outcomes. It takes the sink out of the job, so there is exactly one.
-//! * A job that is at a worker stays in the table until the worker has let go of it, so that a late reply is recognised.
+//! * [`Jobs::end`] is the only place that delivers outcomes. It takes the sink out of the job, so there is
+//!   exactly one.
+//! * A job that is at a worker stays in the table until the worker has let go of it, so that a late reply is
+//!   recognised.
 //! * The inbox's `backlog` counts the jobs that were submitted and are neither at a worker nor ended.
 
 use std::collections::VecDeque;
@@ -152,7 +154,8 @@ impl Jobs {
         self.held.len()
     }
 
-    /// Puts a job back into the queue: it was sent and never begun, or will be begun again. A job that was withdrawn ends.
+    /// Puts a job back into the queue: it was sent and never begun, or will be begun again. A job that was
+    /// withdrawn ends.
     pub(crate) fn requeue(&mut self, id: u64, base: &mut DriverBase) {
         let Some(job) = self.table.get_mut(id) else { return };
         if job.withdrawn {
@@ -165,7 +168,8 @@ impl Jobs {
         self.queue.push_front(id, job.priority, job.submitted);
     }
 
-    /// Takes the next job out of the queue: its id, and the bytes of its arguments. Jobs whose time is up end.
+    /// Takes the next job out of the queue: its id, and the bytes of its arguments. Jobs whose time is up
+    /// end.
     #[inline]
     pub(crate) fn pop(&mut self, base: &mut DriverBase) -> Option<(u64, usize)> {
         loop {
@@ -230,7 +234,8 @@ impl Jobs {
         self.deadlines.next()
     }
 
-    /// Delivers the outcome of a job. A job that is at a worker stays in the table until the worker lets go of it.
+    /// Delivers the outcome of a job. A job that is at a worker stays in the table until the worker lets go
+    /// of it.
     pub(crate) fn end(&mut self, id: u64, outcome: Outcome, base: &mut DriverBase) {
         let Some(job) = self.table.get_mut(id) else { return };
         let Some(sink) = job.sink.take() else { return };

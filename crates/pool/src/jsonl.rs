@@ -1,7 +1,7 @@
 //! JSON lines: the protocol for programs without an SDK, translated from and to frames.
 //!
-//! Byte strings are JSON strings when they are UTF-8, otherwise `{"b64": "..."}`. At most one job is at such a
-//! worker, so its lines need not repeat the id.
+//! Byte strings are JSON strings when they are UTF-8, otherwise `{"b64": "..."}`. At most one job is at such
+//! a worker, so its lines need not repeat the id.
 //!
 //! # Invariants
 //! * Any bytes are read without a panic: a line is valid frames or an error text of one short line.
@@ -25,7 +25,8 @@ pub(crate) struct JsonFrame {
     pub(crate) body: Vec<u8>,
 }
 
-/// Finds the ends of lines in a buffer that grows. No byte is examined twice, however many reads a long line takes.
+/// Finds the ends of lines in a buffer that grows. No byte is examined twice, however many reads a long line
+/// takes.
 #[derive(Debug, Default)]
 pub(crate) struct LineEnds {
     /// Bytes at the start of the buffer that are known to have no line end.
@@ -33,12 +34,12 @@ pub(crate) struct LineEnds {
 }
 
 impl LineEnds {
-    /// Takes the first line from `buffer`: the line without its end, and its length in bytes with its end. `Ok(None)` while
-    /// the end has not arrived; as for [`LineEnds::find`].
+    /// Takes the first line from `buffer`: the line without its end, and its length in bytes with its end.
+    /// `Ok(None)` while the end has not arrived; as for [`LineEnds::find`].
     ///
     /// # Errors
-    /// [`FrameError::TooLong`] for a line of more than `max_frame` bytes, whether its end has arrived or not. The line feed
-    /// and a carriage return before it do not count.
+    /// [`FrameError::TooLong`] for a line of more than `max_frame` bytes, whether its end has arrived or not.
+    /// The line feed and a carriage return before it do not count.
     pub(crate) fn take<'b>(
         &mut self,
         buffer: &'b [u8],
@@ -54,8 +55,8 @@ impl LineEnds {
         Ok(end.map(|end| (buffer[..end].trim_ascii(), end + 1)))
     }
 
-    /// Where the line at the start of `buffer` ends. `None`: not yet; the next call must be for the same buffer with more
-    /// bytes. After a hit the next call must be for the bytes that follow the line.
+    /// Where the line at the start of `buffer` ends. `None`: not yet; the next call must be for the same
+    /// buffer with more bytes. After a hit the next call must be for the bytes that follow the line.
     pub(crate) fn find(&mut self, buffer: &[u8]) -> Option<usize> {
         let known = self.known.min(buffer.len());
         let end = buffer[known..].iter().position(|byte| *byte == b'\n');
@@ -118,11 +119,12 @@ pub(crate) fn plain_line(out: &mut Vec<u8>, kind: &str) {
     put_line(out, &json!({"type": kind}));
 }
 
-/// Reads a line of a worker; `current` is the job it has. With `objects` an object with none of the known fields is the reply of
-/// its job.
+/// Reads a line of a worker; `current` is the job it has. With `objects` an object with none of the known
+/// fields is the reply of its job.
 ///
-/// A field that is `null` is as absent: serialisers write it for what a message does not have. So is the `id` `""`, and with `objects`
-/// the `error` `""`. Only where nothing else makes a message of the line, `null` is a result, or an event, without parts.
+/// A field that is `null` is as absent: serialisers write it for what a message does not have. So is the `id`
+/// `""`, and with `objects` the `error` `""`. Only where nothing else makes a message of the line, `null` is
+/// a result, or an event, without parts.
 ///
 /// # Errors
 /// Why the line is not part of the protocol, for the log: one short line.
@@ -205,8 +207,8 @@ pub(crate) fn is_absent(name: &str, value: &[u8], objects: bool) -> bool {
     value == b"null" || (value == b"\"\"" && (name == "id" || (name == "error" && objects)))
 }
 
-/// An error as an object with text in `code`, `message` and `detail` (a missing field and `null` are empty), or as text,
-/// which is the message.
+/// An error as an object with text in `code`, `message` and `detail` (a missing field and `null` are empty),
+/// or as text, which is the message.
 fn error_frame(error: &RawValue, id: u64) -> Result<JsonFrame, String> {
     let (fields, plain) = match string(error) {
         Some(message) => (JsonFields::new(), Some(message)),
@@ -247,7 +249,8 @@ fn to_json(bytes: &[u8]) -> Value {
     std::str::from_utf8(bytes).map_or_else(|_| json!({"b64": encode(bytes)}), Value::from)
 }
 
-/// A string gives its text, `{"b64": ...}` the bytes that it encodes, every other value its JSON text as it was sent.
+/// A string gives its text, `{"b64": ...}` the bytes that it encodes, every other value its JSON text as it
+/// was sent.
 fn from_json(value: &RawValue) -> Result<Vec<u8>, String> {
     let text = value.get();
     if text.starts_with('"') {

@@ -59,10 +59,12 @@ impl Launch {
         Self::new(program.into(), args, LaunchMode::Exec)
     }
 
-    /// Deprecated: it goes with the next release, and each start reports [`crate::PoolError::StdioMode`]. Use [`Launch::exec`]:
-    /// programs that use an SDK need no change, others read and write the same frames on descriptor 3.
+    /// Deprecated: it goes with the next release, and each start reports [`crate::PoolError::StdioMode`]. Use
+    /// [`Launch::exec`]: programs that use an SDK need no change, others read and write the same frames on
+    /// descriptor 3.
     ///
-    /// As [`Launch::exec`], with the frames on standard input and output, and at most one job at a worker at a time.
+    /// As [`Launch::exec`], with the frames on standard input and output, and at most one job at a worker at
+    /// a time.
     pub fn stdio<A: Into<OsString>>(program: impl Into<OsString>, args: impl IntoIterator<Item = A>) -> Self {
         Self::new(program.into(), args, LaunchMode::Stdio)
     }
@@ -114,18 +116,20 @@ impl Launch {
         self
     }
 
-    /// Accepts a template that has threads. Its children have copies of locks whose owners do not exist in the child.
+    /// Accepts a template that has threads. Its children have copies of locks whose owners do not exist in
+    /// the child.
     #[must_use]
     pub fn allow_threads(mut self) -> Self {
         self.allow_threads = true;
         self
     }
 
-    /// JSON lines whose jobs and replies are one object each, for [`Launch::json_lines`] only. A job has one argument, the text of
-    /// a JSON object, and its members stand in the job's line in the place of `args`. A line of the worker that is none of
-    /// the messages of the protocol, and has the id of its job or none, is the job's reply: one part, the text of the whole object as
-    /// the worker has sent it. Limits are those of all replies. A job whose argument is not an object ends as
-    /// [`crate::Error::Codec`]. See `docs/worker-protocol.md`.
+    /// JSON lines whose jobs and replies are one object each, for [`Launch::json_lines`] only. A job has one
+    /// argument, the text of a JSON object, and its members stand in the job's line in the place of `args`. A
+    /// line of the worker that is none of the messages of the protocol, and has the id of its job or none, is
+    /// the job's reply: one part, the text of the whole object as the worker has sent it. Limits are those of
+    /// all replies. A job whose argument is not an object ends as [`crate::Error::Codec`]. See
+    /// `docs/worker-protocol.md`.
     #[must_use]
     pub fn objects(mut self) -> Self {
         self.objects = true;

@@ -28,9 +28,9 @@
 //! # Invariants
 //! * Every submitted job ends in exactly one reply or error.
 //! * A job that no worker had begun is never lost with a worker: it is sent to another one.
-//! * When this process ends, however it ends, its workers, its templates and what the workers have
-//!   started in their process groups end within a second. There is one exception: processes that workers have started live on
-//!   if the template (for exec'ed workers: the guardian, a shell) is killed in the same moment.
+//! * When this process ends, however it ends, its workers, its templates and what the workers have started in
+//!   their process groups end within a second. There is one exception: processes that workers have started
+//!   live on if the template (for exec'ed workers: the guardian, a shell) is killed in the same moment.
 
 mod advice;
 mod base;

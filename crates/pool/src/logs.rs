@@ -1,4 +1,5 @@
-//! Output of processes on stdout and stderr: always drained, passed on in whole lines up to a rate, the last 4 KiB kept for errors.
+//! Output of processes on stdout and stderr: always drained, passed on in whole lines up to a rate, the last
+//! 4 KiB kept for errors.
 //!
 //! # Invariants
 //! * A pipe is read whether or not its bytes are passed on, so no process waits for the log.
@@ -107,8 +108,8 @@ impl RateLimit {
         Self { rate, left: rate.into(), filled: now }
     }
 
-    /// Whether a line of `len` bytes may be passed on now. A line that is longer than the reserve may be when the reserve is
-    /// full; the lines after it wait until the debt is paid.
+    /// Whether a line of `len` bytes may be passed on now. A line that is longer than the reserve may be when
+    /// the reserve is full; the lines after it wait until the debt is paid.
     pub(crate) fn take(&mut self, len: usize, now: Instant) -> bool {
         let passed = now.saturating_duration_since(self.filled).as_millis() as u64;
         let (rate, len) = (i128::from(self.rate), len as i128);

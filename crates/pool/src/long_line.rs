@@ -1,8 +1,8 @@
 //! A line of JSON that is longer than `max_frame`: scanned as it arrives, and not kept.
 //!
-//! The job must get its error and the worker must stay, so the pool must know what the line is: a reply, a part of a reply,
-//! an event. The fields of the outer object say so. Only their names and the beginnings of short values are kept, nothing of
-//! nested values. Whether the rest is JSON is not checked.
+//! The job must get its error and the worker must stay, so the pool must know what the line is: a reply, a
+//! part of a reply, an event. The fields of the outer object say so. Only their names and the beginnings of
+//! short values are kept, nothing of nested values. Whether the rest is JSON is not checked.
 //!
 //! # Invariants
 //! * Every byte is examined once, and no more than [`TOKEN_MAX`] bytes of the line are held.
@@ -108,7 +108,8 @@ impl LongLine {
         self.len - u64::from(self.at_return)
     }
 
-    /// The meaning of the line, after its end; `current` is the job that the worker has, and `objects` as for `jsonl::read_line`.
+    /// The meaning of the line, after its end; `current` is the job that the worker has, and `objects` as for
+    /// `jsonl::read_line`.
     ///
     /// # Errors
     /// Why it is not part of the protocol, for the log: one short line.

@@ -1,4 +1,5 @@
-//! Processors that this process may use: its affinity, the topology, and the quotas of its cgroup and all ancestors.
+//! Processors that this process may use: its affinity, the topology, and the quotas of its cgroup and all
+//! ancestors.
 
 use std::collections::HashSet;
 use std::fs;

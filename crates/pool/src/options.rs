@@ -14,7 +14,8 @@ use crate::budget::Budget;
 use crate::reply_room::ReplyRoom;
 use crate::sizing::SizingConfig;
 
-/// Every option but the callbacks. [`crate::Builder`] has a method of the same name for each, with its meaning and range.
+/// Every option but the callbacks. [`crate::Builder`] has a method of the same name for each, with its
+/// meaning and range.
 #[derive(Debug)]
 pub(crate) struct Options {
     pub(crate) sizing: SizingConfig,
@@ -51,8 +52,8 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Limits and privileges of a template, and those that each of its workers takes after the fork. Limits are those of workers:
-    /// a template has none.
+    /// Limits and privileges of a template, and those that each of its workers takes after the fork. Limits
+    /// are those of workers: a template has none.
     pub(crate) fn of_template(&self) -> (Setup, Setup) {
         let mut of_worker = self.setup.clone();
         let mut of_template = Setup {
@@ -61,7 +62,8 @@ impl Options {
         };
         if self.setup.sandbox.uid_gid.is_some() && !self.privileged_template {
             of_template.sandbox = self.setup.sandbox.clone();
-            // The worker has it already, and could not take it again: only a privileged process can drop groups.
+            // The worker has it already, and could not take it again: only a privileged process can drop
+            // groups.
             of_worker.sandbox.uid_gid = None;
         }
         (of_template, of_worker)

@@ -97,8 +97,8 @@ impl Reply {
         Self { room: room.map(Arc::new), ..self }
     }
 
-    /// The room that this reply has of a [`crate::ReplyRoom`], for a caller that takes out what it needs and drops the rest:
-    /// it is given back when neither the reply nor this is left.
+    /// The room that this reply has of a [`crate::ReplyRoom`], for a caller that takes out what it needs and
+    /// drops the rest: it is given back when neither the reply nor this is left.
     pub fn room(&self) -> Option<Arc<RoomPermit>> {
         self.room.clone()
     }

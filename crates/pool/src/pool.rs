@@ -1,5 +1,5 @@
-//! The handle of a pool: it submits jobs, and controls the pool. All of it is messages to the pool's thread; only counters are
-//! read directly.
+//! The handle of a pool: it submits jobs, and controls the pool. All of it is messages to the pool's thread;
+//! only counters are read directly.
 
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
@@ -96,20 +96,20 @@ impl Pool {
         promise
     }
 
-    /// Changes `idle` and `max`. Workers beyond `max` are retired, idle ones first. With `max` 0 no worker is started, and all
-    /// leave after their jobs; jobs in the queue wait for another resize, and end as [`Error::StartFailed`] when no worker has been there for
-    /// `start_timeout`.
+    /// Changes `idle` and `max`. Workers beyond `max` are retired, idle ones first. With `max` 0 no worker is
+    /// started, and all leave after their jobs; jobs in the queue wait for another resize, and end as
+    /// [`Error::StartFailed`] when no worker has been there for `start_timeout`.
     pub fn resize(&self, idle: usize, max: usize) {
         self.send(InboxMessage::Resize(idle, max));
     }
 
-    /// Replaces the program. Workers of the old program retire when a worker of the new one is ready; until then they
-    /// serve.
+    /// Replaces the program. Workers of the old program retire when a worker of the new one is ready; until
+    /// then they serve.
     ///
     /// # Errors
-    /// Resolves to [`Error::StartFailed`] when the new program does not become ready, or when another start or the end of
-    /// the pool is under way; the old program stays. To
-    /// [`Error::InvalidOption`] when the system cannot start such a program (a NUL byte in a name, for instance).
+    /// Resolves to [`Error::StartFailed`] when the new program does not become ready, or when another start
+    /// or the end of the pool is under way; the old program stays. To [`Error::InvalidOption`] when the
+    /// system cannot start such a program (a NUL byte in a name, for instance).
     pub fn reload(&self, launch: Launch) -> Promise<Result<(), Error>> {
         let (resolver, promise) = promise();
         match launch.check() {
@@ -119,11 +119,12 @@ impl Pool {
         promise
     }
 
-    /// Resolves when `workers` workers are ready, and starts those that are missing. They may be stopped for idleness later.
+    /// Resolves when `workers` workers are ready, and starts those that are missing. They may be stopped for
+    /// idleness later.
     ///
     /// # Errors
-    /// Resolves to [`Error::InvalidOption`] when that is more than `max`, to [`Error::StartFailed`] when the breaker
-    /// opens, and to [`Error::Shutdown`] when the pool ends before.
+    /// Resolves to [`Error::InvalidOption`] when that is more than `max`, to [`Error::StartFailed`] when the
+    /// breaker opens, and to [`Error::Shutdown`] when the pool ends before.
     pub fn ready(&self, workers: usize) -> Promise<Result<(), Error>> {
         let (resolver, promise) = promise();
         self.send(InboxMessage::Ready(workers, resolver));
@@ -150,8 +151,8 @@ impl Pool {
         self.handle.events.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Accepts no more jobs, finishes those that were submitted, and ends all processes. Jobs that are not done
-    /// after `shutdown_grace` end as [`Error::Shutdown`]. Resolves when no process is left.
+    /// Accepts no more jobs, finishes those that were submitted, and ends all processes. Jobs that are not
+    /// done after `shutdown_grace` end as [`Error::Shutdown`]. Resolves when no process is left.
     pub fn shutdown(&self) -> Promise<()> {
         let (resolver, promise) = promise();
         self.handle.shared.inbox.closed.store(true, Ordering::SeqCst);

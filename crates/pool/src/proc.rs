@@ -1,10 +1,12 @@
-//! Memory figures from `/proc`: the memory that a process has for itself, and how often the out-of-memory killer was at work.
+//! Memory figures from `/proc`: the memory that a process has for itself, and how often the out-of-memory
+//! killer was at work.
 //!
 //! Memory that a worker shares with its template, or with other users of the same files, is not its own.
 //!
-//! The kernel sums up private pages in `smaps_rollup`, which walks all page tables: a millisecond for a gigabyte. The
-//! resident set is cheap to read and never smaller, so `smaps_rollup` is read only when the resident set is over the limit.
-//! Where it cannot be read (a worker of another user), the resident set less that of the template counts.
+//! The kernel sums up private pages in `smaps_rollup`, which walks all page tables: a millisecond for a
+//! gigabyte. The resident set is cheap to read and never smaller, so `smaps_rollup` is read only when the
+//! resident set is over the limit. Where it cannot be read (a worker of another user), the resident set less
+//! that of the template counts.
 
 use std::path::{Path, PathBuf};
 

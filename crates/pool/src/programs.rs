@@ -1,4 +1,5 @@
-//! The programs of a pool: the one that its workers are made of, the one that is being launched, and their template processes.
+//! The programs of a pool: the one that its workers are made of, the one that is being launched, and their
+//! template processes.
 //!
 //! It knows no worker and no job. The driver asks it for a template, and says which templates have workers.
 //!
@@ -32,22 +33,22 @@ pub(crate) struct Programs {
     last_template: u64,
 }
 
-/// The program workers are made of.
+/// The program of new workers.
 #[derive(Debug, Clone)]
 pub(crate) struct Program {
-    /// Counted from 1; 0 before the first is ready.
+    /// The generation, counted from 1; 0 before the first one is ready.
     pub(crate) generation: u32,
     pub(crate) launch: Launch,
 }
 
-/// A generation on its way to READY: the first one, or a reload.
+/// A generation that is being launched: the first one, or a reload.
 #[derive(Debug)]
 pub(crate) struct PendingLaunch {
     pub(crate) program: Program,
     /// Whether the launch also starts a worker and waits until it is ready.
     pub(crate) probe: bool,
     pub(crate) answer: Resolver<Result<(), Error>>,
-    /// Since when that worker waits for room in the budget.
+    /// Since when its first worker waits for room in the budget.
     pub(crate) no_room: Option<Instant>,
 }
 
@@ -58,19 +59,19 @@ pub(crate) struct TemplateProcess {
     pub(crate) generation: u32,
     pub(crate) pid: Pid,
     pub(crate) pidfd: Option<OwnedFd>,
-    /// `None` when the pool has told it to end.
+    /// The control socket; `None` once the pool has told the template to end.
     pub(crate) control: Option<OwnedFd>,
     pub(crate) log: ProcessLog,
     pub(crate) ready: bool,
     pub(crate) born: Instant,
     /// The text of its FATAL message.
     pub(crate) fatal: Option<String>,
-    /// When SIGKILL is due.
+    /// The time of SIGKILL.
     pub(crate) kill_at: Option<Instant>,
 }
 
 impl Programs {
-    /// No generation is ready; `launch` will be the first one.
+    /// A pool without a ready generation. `launch` will be the first one.
     pub(crate) fn new(launch: Launch) -> Self {
         let current = Program { generation: 0, launch };
         Self { current, launching: None, templates: Vec::new(), last_template: 0 }
@@ -99,7 +100,7 @@ impl Programs {
         &launching.filter(|program| program.generation == generation).unwrap_or(&self.current).launch
     }
 
-    /// A generation is being launched from now on.
+    /// Begins the launch of a generation.
     pub(crate) fn begin(
         &mut self,
         mut launch: Launch,
@@ -116,17 +117,18 @@ impl Programs {
         program
     }
 
-    /// The launch has ended, in one way or another.
+    /// Ends the launch, whatever its result, and returns it.
     pub(crate) fn take_launching(&mut self) -> Option<PendingLaunch> {
         self.launching.take()
     }
 
-    /// A new generation takes over; the one before.
+    /// Puts a new generation in force. Returns the one before.
     pub(crate) fn replace(&mut self, program: Program) -> Program {
         std::mem::replace(&mut self.current, program)
     }
 
-    /// Whether workers of the current generation can be started: exec'ed ones always, forked ones from a ready template.
+    /// Whether workers of the current generation can be started: exec'ed ones always, forked ones from a
+    /// ready template.
     pub(crate) fn has_launcher(&self) -> bool {
         self.current.launch.mode != LaunchMode::Template
             || self.current_template().is_some_and(|template| template.ready)
@@ -159,7 +161,7 @@ impl Programs {
         self.templates.iter_mut().find(|template| template.serial == serial)
     }
 
-    /// Kills a template, whose end is known or which is broken.
+    /// Kills and removes a template that has ended or is broken.
     pub(crate) fn remove_template(&mut self, serial: u64) -> Option<TemplateProcess> {
         let at = self.templates.iter().position(|template| template.serial == serial)?;
         let template = self.templates.remove(at);
@@ -167,7 +169,7 @@ impl Programs {
         Some(template)
     }
 
-    /// Kills all templates; their processes.
+    /// Kills all templates. Returns their process ids.
     pub(crate) fn kill_templates(&self) -> Vec<Pid> {
         let pids: Vec<Pid> = self.templates.iter().map(|template| template.pid).collect();
         for pid in &pids {
@@ -180,7 +182,7 @@ impl Programs {
         !self.templates.is_empty()
     }
 
-    /// The next message of a template. `Err`: why it is lost.
+    /// The next message of a template. `Err`: the reason why the template is lost.
     pub(crate) fn receive(&self, serial: u64) -> Result<Option<Packet>, &'static str> {
         let Some(control) = self.template(serial).and_then(|template| template.control.as_ref()) else {
             return Ok(None);
@@ -253,7 +255,7 @@ impl Programs {
         late
     }
 
-    /// Ends the templates of a generation at once: it could not be started.
+    /// Ends the templates of a generation at once, because it could not be started.
     pub(crate) fn drop_templates(&mut self, generation: u32, base: &mut DriverBase) {
         for template in self.templates.iter_mut().filter(|template| template.generation == generation) {
             template.control = None;
@@ -262,7 +264,8 @@ impl Programs {
         }
     }
 
-    /// Ends templates that have nothing to fork (`forks`: the pool may start workers) and no workers (`has_workers`).
+    /// Ends templates that have nothing to fork (`forks`: the pool may start workers) and no workers
+    /// (`has_workers`).
     pub(crate) fn close_templates(
         &mut self,
         forks: bool,

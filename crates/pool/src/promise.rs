@@ -1,7 +1,8 @@
 //! A value that arrives later, for async and for blocking callers. No runtime is needed.
 //!
 //! # Invariants
-//! * Each promise gets exactly one value: the resolver's, or [`LostValue::lost`] when the resolver is dropped.
+//! * Each promise gets exactly one value: the resolver's, or [`LostValue::lost`] when the resolver is
+//!   dropped.
 //! * No wake-up is lost: the waiter is stored under the same lock as the value.
 
 use std::pin::Pin;

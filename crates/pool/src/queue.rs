@@ -4,12 +4,14 @@
 //! first, but a Normal job that has waited `ageing` longer, or a Low job that has waited twice that, is
 //! not overtaken any more: no job starves.
 //!
-//! Removal is lazy: ids of jobs that have ended, or were raised to another class, are skipped when they reach the front.
+//! Removal is lazy: ids of jobs that have ended, or were raised to another class, are skipped when they reach
+//! the front.
 //!
 //! # Invariants
-//! * Within a class jobs keep their order, except that returned jobs go to the front, and raised ones to their age.
-//! * A job has one entry in the class of its priority. It is only ever raised, so an entry that was left behind in another
-//!   class never counts again.
+//! * Within a class jobs keep their order, except that returned jobs go to the front, and raised ones to
+//!   their age.
+//! * A job has one entry in the class of its priority. It is only ever raised, so an entry that was left
+//!   behind in another class never counts again.
 //! * `live` counts the entries whose jobs still wait.
 
 use std::collections::VecDeque;
@@ -80,7 +82,8 @@ impl Queue {
         self.live[priority as usize] += 1;
     }
 
-    /// Adds a job that was raised to this class: behind the jobs that have waited longer. Takes O(jobs behind it).
+    /// Adds a job that was raised to this class: behind the jobs that have waited longer. Takes O(jobs behind
+    /// it).
     pub(crate) fn insert(&mut self, id: u64, priority: Priority, since: Instant) {
         let class = &mut self.classes[priority as usize];
         let at = class.iter().rposition(|entry| entry.since <= since).map_or(0, |at| at + 1);
@@ -88,8 +91,8 @@ impl Queue {
         self.live[priority as usize] += 1;
     }
 
-    /// Notes that a waiting job of this class has ended or was raised. Its entry is dropped when it comes up, or when
-    /// such entries outnumber the others.
+    /// Notes that a waiting job of this class has ended or was raised. Its entry is dropped when it comes up,
+    /// or when such entries outnumber the others.
     pub(crate) fn forget(&mut self, priority: Priority, is_waiting: impl Fn(u64, Priority) -> bool) {
         let class = priority as usize;
         self.live[class] -= 1;

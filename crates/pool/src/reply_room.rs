@@ -1,14 +1,16 @@
-//! Room for the replies of several pools: bytes of memory that their frames take on their way from the workers to their users.
+//! Room for the replies of several pools: bytes of memory that their frames take on their way from the
+//! workers to their users.
 //!
-//! A pool takes room for a long frame when it knows how long the frame will be, and before it reads it. Without room the worker
-//! is not read: it waits in its write, or for the next read of the pool, and nothing is lost. Frames that wait stand in one line,
-//! over all pools, and get room in its order; so the longest is not passed for ever by others.
+//! A pool takes room for a long frame when it knows how long the frame will be, and before it reads it.
+//! Without room the worker is not read: it waits in its write, or for the next read of the pool, and nothing
+//! is lost. Frames that wait stand in one line, over all pools, and get room in its order; so the longest is
+//! not passed for ever by others.
 //!
 //! Sans-io except for the wake-ups.
 //!
 //! # Invariants
-//! * The room in use is at most its bytes, except for a frame that is alone ([`RoomShared::fits`]) and for room that was taken without
-//!   asking ([`RoomClient::take_over`]): short frames, and what must be read.
+//! * The room in use is at most its bytes, except for a frame that is alone ([`RoomShared::fits`]) and for
+//!   room that was taken without asking ([`RoomClient::take_over`]): short frames, and what must be read.
 //! * While the first in the line fits, it does not wait: it was granted its room, and its pool was told.
 //! * Pools are told when the lock is no longer held: an inbox has a lock of its own.
 

@@ -1,5 +1,5 @@
-//! Data that the handles of a pool and its thread share: the inbox, the counters, and the limits that are checked before a
-//! job is submitted.
+//! Data that the handles of a pool and its thread share: the inbox, the counters, and the limits that are
+//! checked before a job is submitted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +24,8 @@ pub(crate) struct PoolShared {
 }
 
 impl PoolShared {
-    /// Longest arguments of a job, bytes: 16 less than a frame, for the fields in front of them, with room to spare.
+    /// Longest arguments of a job, bytes: 16 less than a frame, for the fields in front of them, with room to
+    /// spare.
     pub(crate) fn max_args(&self) -> usize {
         self.max_frame as usize - 16
     }

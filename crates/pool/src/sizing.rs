@@ -3,12 +3,12 @@
 //! Sans-io: the caller reports what happened to workers, asks [`Sizing::poll`] what to do, and again at
 //! [`Sizing::poll_timeout`].
 //!
-//! * *Growth.* Workers are wanted while fewer than `idle` are idle, or jobs queue. When that has lasted for `start`,
-//!   the missing idle ones are started together, and for the queue 1, then 2, 4, 8 ... after each further `start` while
-//!   jobs queue. The first worker of an empty pool starts at once; `start` 0 starts at once all
-//!   that the queue can use.
-//! * *Replacement.* A worker that was retired for another reason than too little work (its age, its jobs,
-//!   its memory, its own wish) is replaced without that delay as soon as its process is gone.
+//! * *Growth.* Workers are wanted while fewer than `idle` are idle, or jobs queue. When that has lasted for
+//!   `start`, the missing idle ones are started together, and for the queue 1, then 2, 4, 8 ... after each
+//!   further `start` while jobs queue. The first worker of an empty pool starts at once; `start` 0 starts at
+//!   once all that the queue can use.
+//! * *Replacement.* A worker that was retired for another reason than too little work (its age, its jobs, its
+//!   memory, its own wish) is replaced without that delay as soon as its process is gone.
 //! * *Shrink.* A worker idle for `stop` is stopped while more than `idle` are idle, the longest idle first.
 //!
 //! # Invariants

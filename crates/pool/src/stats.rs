@@ -41,7 +41,8 @@ macro_rules! counters {
             pub(crate) run: HistogramBuckets,
         }
 
-        /// A snapshot of a pool's counters; read one by one, so sums may be off by the jobs that change their state at that moment.
+        /// A snapshot of a pool's counters; read one by one, so sums may be off by the jobs that change their
+        /// state at that moment.
         #[derive(Debug, Clone, PartialEq, Eq, Default)]
         #[non_exhaustive]
         pub struct Stats {
@@ -100,7 +101,8 @@ counters! {
     breaker_open,
     /// 1 while the program is started by a template and none of the current generation is ready.
     template_missing,
-    /// Resident set of all workers, KiB, shared pages included; measured once a second if `max_rss` is set, else 0.
+    /// Resident set of all workers, KiB, shared pages included; measured once a second if `max_rss` is set,
+    /// else 0.
     rss_kib,
     /// Jobs accepted.
     submitted,
@@ -128,7 +130,8 @@ counters! {
     taken_back,
     /// Idempotent jobs begun again after a lost worker or a retryable error.
     retried,
-    /// Batches sent to workers that take batches, those of one job included. With `batch` 1, the default, always 0.
+    /// Batches sent to workers that take batches, those of one job included. With `batch` 1, the default,
+    /// always 0.
     batches,
     /// Jobs in these batches.
     batched,
@@ -198,7 +201,8 @@ impl HistogramBuckets {
 /// A histogram of durations with buckets that double.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Histogram {
-    /// Bucket n counts durations below 2^n microseconds that are in no bucket before; the last counts all longer ones.
+    /// Bucket n counts durations below 2^n microseconds that are in no bucket before; the last counts all
+    /// longer ones.
     pub counts: [u64; BUCKETS],
     /// Sum of all durations, rounded down to microseconds each.
     pub total: Duration,

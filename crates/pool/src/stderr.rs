@@ -1,8 +1,8 @@
 //! The default log: standard error, written by a thread of its own.
 //!
-//! Standard error may be closed, or a pipe without a reader. A pool must neither fail nor wait for that: it hands
-//! its lines over and goes on. One thread, shared by all pools of the process, writes them; it may wait without a limit.
-//! Lines that do not fit into [`ROOM`] are dropped and counted.
+//! Standard error may be closed, or a pipe without a reader. A pool must neither fail nor wait for that: it
+//! hands its lines over and goes on. One thread, shared by all pools of the process, writes them; it may wait
+//! without a limit. Lines that do not fit into [`ROOM`] are dropped and counted.
 //!
 //! # Invariants
 //! * The lock is never held while something is written.
@@ -84,8 +84,8 @@ impl StderrLog {
     }
 }
 
-/// Does not use `std::io::stderr`: its lock would be held while this thread waits, and every `eprintln!` of the
-/// program would wait, too.
+/// Does not use `std::io::stderr`: its lock would be held while this thread waits, and every `eprintln!` of
+/// the program would wait, too.
 fn write_all(mut bytes: &[u8]) {
     use rustix::event::{PollFd, PollFlags, poll};
     let stderr = rustix::stdio::stderr();

@@ -1,12 +1,15 @@
 //! Many jobs in one submission, each with a handle by which it can be withdrawn or raised later.
 //!
-//! A submission is one message to the pool's thread. All of its jobs are queued before the first one is sent to a worker, so the
-//! order of priorities holds among them. A handle knows its job by the id that the pool's thread notes for it; messages
-//! keep their order, so the id is there when a message about the job is handled.
+//! A submission is one message to the pool's thread. All of its jobs are queued before the first one is sent
+//! to a worker, so the order of priorities holds among them. A handle knows its job by the id that the pool's
+//! thread notes for it; messages keep their order, so the id is there when a message about the job is
+//! handled.
 //!
 //! # Invariants
-//! * A job of a submission ends in exactly one outcome, like any other, whatever is done with its handle and when.
-//! * A withdrawn job is not begun after [`JobHandle::withdraw`] was handled, and a worker that has begun it is not disturbed.
+//! * A job of a submission ends in exactly one outcome, like any other, whatever is done with its handle and
+//!   when.
+//! * A withdrawn job is not begun after [`JobHandle::withdraw`] was handled, and a worker that has begun it
+//!   is not disturbed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -73,10 +76,11 @@ impl JobNote {
 }
 
 impl JobHandle {
-    /// Says that the outcome is no longer needed. A job that no worker has begun ends as [`crate::Error::Cancelled`]: it is in the
-    /// queue, or it is taken back from a worker that claims its jobs, as the workers of both SDKs do. A job that was begun
-    /// goes on to its end undisturbed, and its outcome is that end; it is not begun again ([`crate::Retry`]). Does nothing to a job that
-    /// has ended. Costs a message to the pool's thread.
+    /// Says that the outcome is no longer needed. A job that no worker has begun ends as
+    /// [`crate::Error::Cancelled`]: it is in the queue, or it is taken back from a worker that claims its
+    /// jobs, as the workers of both SDKs do. A job that was begun goes on to its end undisturbed, and its
+    /// outcome is that end; it is not begun again ([`crate::Retry`]). Does nothing to a job that has ended.
+    /// Costs a message to the pool's thread.
     pub fn withdraw(&self) {
         self.shared.inbox.send(InboxMessage::Withdraw(self.note.clone(), false));
     }
@@ -89,23 +93,24 @@ impl JobHandle {
         self.shared.inbox.send(InboxMessage::Withdraw(self.note.clone(), true));
     }
 
-    /// Moves the job to a more urgent class of the queue, to the place that it would have there had it been submitted with
-    /// this priority. Does nothing to a job that has that priority or a more urgent one, or that has ended. A job at
-    /// a worker stays there, and has the priority if it comes back to the queue. Costs a message to the pool's thread.
+    /// Moves the job to a more urgent class of the queue, to the place that it would have there had it been
+    /// submitted with this priority. Does nothing to a job that has that priority or a more urgent one, or
+    /// that has ended. A job at a worker stays there, and has the priority if it comes back to the queue.
+    /// Costs a message to the pool's thread.
     pub fn raise(&self, priority: Priority) {
         self.shared.inbox.send(InboxMessage::Raise(self.note.clone(), priority));
     }
 }
 
 impl Pool {
-    /// Submits many jobs in one message, which wakes the pool's thread at most once. All of them are in the queue before any is sent
-    /// to a worker. Returns a handle for each job, in their order.
+    /// Submits many jobs in one message, which wakes the pool's thread at most once. All of them are in the
+    /// queue before any is sent to a worker. Returns a handle for each job, in their order.
     ///
-    /// Callbacks are called on the pool's thread: they must be quick, may submit more jobs, and must not wait for the pool. A job
-    /// that is refused at once has its callback called on this thread before the function returns: with
-    /// [`crate::Error::TooLarge`], [`crate::Error::Shutdown`], or [`crate::Error::Rejected`] if the queue has no room for it. Jobs beyond the
-    /// queue's limit are treated one by one as the policy says, the last ones first; with [`crate::QueuePolicy::Wait`] they wait for
-    /// room together.
+    /// Callbacks are called on the pool's thread: they must be quick, may submit more jobs, and must not wait
+    /// for the pool. A job that is refused at once has its callback called on this thread before the function
+    /// returns: with [`crate::Error::TooLarge`], [`crate::Error::Shutdown`], or [`crate::Error::Rejected`] if
+    /// the queue has no room for it. Jobs beyond the queue's limit are treated one by one as the policy says,
+    /// the last ones first; with [`crate::QueuePolicy::Wait`] they wait for room together.
     pub fn submit_all(&self, jobs: Vec<JobSpec>) -> Vec<JobHandle> {
         let shared = self.shared();
         let ids: Arc<[AtomicU64]> = jobs.iter().map(|_| AtomicU64::new(0)).collect();

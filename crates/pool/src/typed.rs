@@ -21,8 +21,8 @@ impl Codec {
     /// Encodes a value as the only argument of a job.
     ///
     /// # Errors
-    /// [`Error::Codec`] when the value has no such form, for example a map whose keys are not strings, in JSON; or when
-    /// its `Serialize` panics.
+    /// [`Error::Codec`] when the value has no such form, for example a map whose keys are not strings, in
+    /// JSON; or when its `Serialize` panics.
     pub fn args<T: Serialize>(self, value: &T) -> Result<Args, Error> {
         let bytes = guarded(|| match self {
             Self::Json => serde_json::to_vec(value).map_err(|error| error.to_string()),
@@ -34,7 +34,8 @@ impl Codec {
     /// Decodes the first part of a reply.
     ///
     /// # Errors
-    /// [`Error::Codec`] when the bytes are not of this form or not of this type, or when its `Deserialize` panics.
+    /// [`Error::Codec`] when the bytes are not of this form or not of this type, or when its `Deserialize`
+    /// panics.
     pub fn reply<T: DeserializeOwned>(self, reply: &Reply) -> Result<T, Error> {
         let bytes = reply.part(0);
         converted(guarded(|| match self {

@@ -1,11 +1,11 @@
 //! One worker process as its parent sees it.
 //!
 //! # Invariants
-//! * `in_flight` has an entry for each frame of a job that the worker has and has not answered, in the order sent; `taken` counts
-//!   those that were taken back.
+//! * `in_flight` has an entry for each frame of a job that the worker has and has not answered, in the order
+//!   sent; `taken` counts those that were taken back.
 //! * `order` of a job counts the jobs sent to this worker, as the words of the progress page do.
-//! * The jobs of a batch lie side by side in `in_flight`; `batches` counts the batches there. A job that was sent alone is a
-//!   batch of one.
+//! * The jobs of a batch lie side by side in `in_flight`; `batches` counts the batches there. A job that was
+//!   sent alone is a batch of one.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -26,19 +26,20 @@ use crate::long_line::LongLine;
 use crate::output::Output;
 use crate::reply_room::{RoomPermit, Ticket};
 
-/// A worker and everything that the pool knows of it.
+/// A worker process, with everything that the pool knows of it.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts, not states of one machine")]
 pub(crate) struct WorkerProcess {
-    /// Never used twice in a pool.
+    /// The worker's number, which no other worker of the pool ever gets.
     pub(crate) number: u64,
     pub(crate) generation: u32,
-    /// The template that forked it (its serial number); `None` for an exec'ed worker, our own child.
+    /// The serial number of the template that forked it; `None` for a worker that the pool has exec'ed
+    /// itself.
     pub(crate) template: Option<u64>,
     pub(crate) state: WorkerState,
-    /// Unknown until FORKED.
+    /// The process id; `None` before FORKED has come.
     pub(crate) pid: Option<Pid>,
-    /// The process id that it says it has. Only shown, while FORKED has not arrived.
+    /// The process id that the worker reports. It is only shown, while FORKED has not come.
     pub(crate) said_pid: u32,
     pub(crate) pidfd: Option<OwnedFd>,
     pub(crate) socket: Option<OwnedFd>,
@@ -52,23 +53,23 @@ pub(crate) struct WorkerProcess {
     pub(crate) one_at_a_time: bool,
     /// Whether the worker takes batches.
     pub(crate) takes_batches: bool,
-    /// Most jobs in a batch for it.
+    /// Most jobs in one of its batches.
     pub(crate) batch: usize,
     pub(crate) json: bool,
     /// Whether jobs and replies are JSON objects: see [`crate::Launch::objects`].
     pub(crate) objects: bool,
-    /// Most batches at this worker.
+    /// Most batches that the worker has at a time.
     pub(crate) window: usize,
     pub(crate) max_frame: u32,
     pub(crate) input: Vec<u8>,
-    /// Where the next line of JSON ends.
+    /// The end of the next line of JSON.
     pub(crate) lines: LineEnds,
-    /// A line over `max_frame` that has not ended.
+    /// An incomplete line that is longer than `max_frame`.
     pub(crate) long_line: Option<LongLine>,
     pub(crate) output: Output,
-    /// Waiting for the socket to take more.
+    /// Whether the pool waits for the socket to take more.
     pub(crate) want_write: bool,
-    /// Not read, because the event stream is full.
+    /// Whether the worker is not read because the event stream is full.
     pub(crate) paused: bool,
     /// The room for the frame that is being read, if it needs any.
     pub(crate) room: FrameRoom,
@@ -76,38 +77,39 @@ pub(crate) struct WorkerProcess {
     pub(crate) has_ended: bool,
     pub(crate) in_flight: VecDeque<SentJob>,
     pub(crate) in_flight_bytes: usize,
-    /// Place of the job in flight that was looked up last.
+    /// The index of the job in flight that was found last.
     near: Cell<usize>,
-    /// Batches of which it has a job in flight.
+    /// The number of batches of which the worker has a job in flight.
     pub(crate) batches: usize,
     /// The number of jobs in flight that were taken back.
     pub(crate) taken: usize,
-    /// Jobs sent so far.
+    /// The number of jobs sent so far.
     pub(crate) sent: u64,
-    /// Jobs answered so far.
+    /// The number of jobs answered so far.
     pub(crate) answered: u64,
-    /// Retire after this many jobs, 0 for never.
+    /// The number of jobs after which it is retired; 0: never.
     pub(crate) job_limit: u64,
     pub(crate) expires: Option<Instant>,
     pub(crate) born: Instant,
-    /// The last dispatch or reply, as a count of all of them: larger is later.
+    /// The time of the last dispatch or reply, by the fleet's counter of both.
     pub(crate) last_used: u64,
-    /// Jobs it was told to cancel and still holds.
+    /// Jobs that it was told to cancel and still has.
     pub(crate) doomed: Vec<DoomedJob>,
-    /// Since when it has begun no job, and how many it had begun by then. Meaningful only while it has jobs.
+    /// The time since when it has begun no job, and the number of jobs begun by then. They have a meaning
+    /// only while it has jobs.
     pub(crate) stalled: (Instant, u64),
-    /// When SIGKILL is due, for a worker that was told to leave or is ending. For a killed worker: when to stop waiting for
-    /// its end.
+    /// The time of SIGKILL, for a worker that was told to leave or is ending. For a killed worker: the time
+    /// at which the pool stops waiting for its end.
     pub(crate) kill_at: Option<Instant>,
     /// Whether the worker broke the protocol, for which it is killed.
     pub(crate) broke_protocol: bool,
-    /// Why it was killed or failed, for errors.
+    /// The reason why it was killed or failed, for errors.
     pub(crate) reason: Option<String>,
     pub(crate) exit: Option<Exit>,
     pub(crate) rss_kib: u64,
     /// The worker's place in the budget.
     pub(crate) place: BudgetPlace,
-    /// Whether it counts in the sizing, or is a spare or the first worker of a new generation.
+    /// Whether it counts in the sizing, is a spare, or is the first worker of a new generation.
     pub(crate) role: Role,
     /// The worker has said HELLO.
     pub(crate) greeted: bool,
@@ -136,7 +138,7 @@ pub(crate) enum FrameRoom {
     /// The frame needs no room, or room was not asked for yet.
     #[default]
     None,
-    /// There was none: the worker is not read.
+    /// There was no room: the worker is not read.
     Waits(Ticket),
     /// The frame has its room.
     Held(RoomPermit),
@@ -146,13 +148,13 @@ pub(crate) enum FrameRoom {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WorkerInfo {
-    /// Number, for [`crate::Pool::retire`].
+    /// The worker's number, for [`crate::Pool::retire`].
     pub number: u64,
-    /// Process id, and that of its process group.
+    /// The worker's process id, which is also its process group's.
     pub pid: u32,
-    /// Generation of its program.
+    /// The generation of the worker's program.
     pub generation: u32,
-    /// Jobs it has now.
+    /// The number of jobs that the worker has.
     pub jobs: usize,
 }
 
@@ -162,7 +164,7 @@ pub(crate) struct SentJob {
     pub(crate) id: u64,
     /// The job's place in the order of jobs sent to this worker, from 0.
     pub(crate) order: u64,
-    /// The order behind the last job of its batch.
+    /// The order of the first job after its batch.
     pub(crate) end: u64,
     pub(crate) bytes: usize,
     /// The job was taken back: it is elsewhere, and this entry stands for its frame, which the worker will
@@ -170,11 +172,11 @@ pub(crate) struct SentJob {
     pub(crate) taken: bool,
 }
 
-/// A job at a worker whose caller has gone.
+/// A job at a worker, whose caller has gone.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DoomedJob {
     pub(crate) id: u64,
-    /// Since when the worker has been in the job and been told to let go of it.
+    /// Since when the worker has been in the job and has been told to stop it.
     pub(crate) since: Instant,
     pub(crate) termed: bool,
     /// Whether the job's time is up. Otherwise its caller has gone, and the other jobs of its batch must not
@@ -184,20 +186,20 @@ pub(crate) struct DoomedJob {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WorkerState {
-    /// Until READY.
+    /// The worker has not said READY.
     Starting,
-    /// Gets jobs.
+    /// The worker gets jobs.
     Ready,
-    /// Finishes what it has.
+    /// The worker finishes its jobs and gets no more.
     Retiring,
     /// The worker has closed its socket, or said that it cannot go on. It is killed if it does not end soon.
     Ending,
-    /// SIGKILL was sent; waiting for its end.
+    /// SIGKILL was sent, and the pool waits for the process to end.
     Killed,
 }
 
 impl WorkerState {
-    /// Whether it does no more jobs: the pool only waits for its end.
+    /// Whether the worker does no more jobs, so that the pool only waits for its end.
     pub(crate) fn is_over(self) -> bool {
         matches!(self, Self::Ending | Self::Killed)
     }
@@ -205,16 +207,16 @@ impl WorkerState {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Counts in the sizing.
+    /// A worker that counts in the sizing.
     Member,
-    /// Started ahead, waits for INIT.
+    /// A worker that was started ahead and waits for INIT.
     Spare,
     /// The first worker of a generation that is being launched.
     Probe,
 }
 
 impl WorkerProcess {
-    /// A worker that is being started at `now`. The caller adds what it has of it: process, descriptors, limits.
+    /// A worker whose start begins at `now`. The caller adds its process, descriptors and limits.
     pub(crate) fn new(number: u64, generation: u32, role: Role, log: ProcessLog, now: Instant) -> Self {
         Self {
             number,
@@ -276,7 +278,7 @@ impl WorkerProcess {
         }
     }
 
-    /// Asks it to finish its jobs and leave.
+    /// Asks the worker to finish its jobs and leave.
     pub(crate) fn put_retire(&mut self) {
         if self.json {
             jsonl::plain_line(self.output.tail(), "retire");
@@ -285,7 +287,7 @@ impl WorkerProcess {
         }
     }
 
-    /// Asks it for a sign of life.
+    /// Asks the worker for a sign of life.
     pub(crate) fn put_ping(&mut self) {
         if self.json {
             jsonl::plain_line(self.output.tail(), "ping");
@@ -294,7 +296,7 @@ impl WorkerProcess {
         }
     }
 
-    /// Says that the outcome of a job is no longer needed.
+    /// Tells the worker that the outcome of a job is no longer needed.
     pub(crate) fn put_cancel(&mut self, id: u64) {
         if self.json {
             jsonl::cancel_line(self.output.tail(), id);
@@ -326,12 +328,12 @@ impl WorkerProcess {
         Ok(())
     }
 
-    /// Whether it is not read, because there is no room for what it says.
+    /// Whether the worker is not read, because there is no room for its output.
     pub(crate) fn is_unread(&self) -> bool {
         self.paused || self.waits_for_room()
     }
 
-    /// Whether it is not read, because its reply has no room.
+    /// Whether the worker is not read, because there is no room for its reply.
     pub(crate) fn waits_for_room(&self) -> bool {
         matches!(self.room, FrameRoom::Waits(_))
     }
@@ -350,12 +352,12 @@ impl WorkerProcess {
         self.in_flight.len() - self.taken
     }
 
-    /// Whether it has this job.
+    /// Whether the worker has this job.
     pub(crate) fn has(&self, id: u64) -> bool {
         self.place_of(id).is_some()
     }
 
-    /// Place of a job among those in flight.
+    /// The index of a job among those in flight.
     #[inline]
     pub(crate) fn place_of(&self, id: u64) -> Option<usize> {
         let is_it = |sent: &SentJob| sent.id == id && !sent.taken;
@@ -368,16 +370,16 @@ impl WorkerProcess {
         Some(found)
     }
 
-    /// Whether the worker has begun this job and may still be in it, as far as the pool knows: the reply to a job that is
-    /// done may not have arrived yet.
+    /// Whether the worker may be in this job, which it has begun, as far as the pool knows: the reply to a
+    /// finished job may not have arrived yet.
     pub(crate) fn may_be_in(&self, sent: &SentJob) -> bool {
         let last = |page: &Page| sent.end == page.claims().begun();
         self.has_begun(sent)
             && !(self.uses_page && self.one_at_a_time && self.page.as_ref().is_some_and(|page| !last(page)))
     }
 
-    /// Whether it has jobs, is in none of them, and does not take the next one: a stopped process
-    /// behaves so. Known only with a page.
+    /// Whether the worker has jobs, is in none of them, and does not take the next one, as a stopped process
+    /// behaves. It is known only with a page.
     pub(crate) fn is_stalled(&mut self, now: Instant) -> bool {
         let Some(begun) = self.page.as_ref().filter(|_| self.uses_page).map(|page| page.claims().begun())
         else {
@@ -392,7 +394,7 @@ impl WorkerProcess {
         !self.in_flight.is_empty()
     }
 
-    /// Whether another batch may be sent.
+    /// Whether another batch may be sent to the worker.
     #[inline]
     pub(crate) fn has_credit(&self) -> bool {
         self.state == WorkerState::Ready && self.batches < self.window && self.socket.is_some()
@@ -418,7 +420,7 @@ impl WorkerProcess {
         }
     }
 
-    /// Whether it has begun any job.
+    /// Whether the worker has begun any job.
     pub(crate) fn has_worked(&self) -> bool {
         match &self.page {
             Some(page) if self.uses_page => page.claims().begun() > 0,
@@ -426,7 +428,7 @@ impl WorkerProcess {
         }
     }
 
-    /// How it ended, in words.
+    /// The way in which the process ended, in words.
     pub(crate) fn ending(&self) -> String {
         let how = match self.exit {
             None => "status unknown".to_owned(),

@@ -497,8 +497,8 @@ impl Node for Own {
     }
 
     #[cfg(feature = "etcd")]
-    fn stands(&mut self, standing: cattlegrid_follow::ResumePoint) {
-        self.via.iter_mut().for_each(|via| via.stands(standing.clone()));
+    fn note_resume_point(&mut self, standing: cattlegrid_follow::ResumePoint) {
+        self.via.iter_mut().for_each(|via| via.note_resume_point(standing.clone()));
     }
 
     #[cfg(feature = "etcd")]

@@ -71,7 +71,7 @@ impl Via {
     }
 
     /// All before this place has been left.
-    pub(crate) fn stands(&mut self, standing: ResumePoint) {
+    pub(crate) fn note_resume_point(&mut self, standing: ResumePoint) {
         self.standing = Some(standing);
     }
 
@@ -82,7 +82,7 @@ impl Via {
 
     /// The database's log was confirmed.
     pub(crate) fn confirmed(&self, asked_at_ms: u64) {
-        self.mail.say(&self.feed, asked_at_ms, self.ticket, self.standing.clone());
+        self.mail.confirm(&self.feed, asked_at_ms, self.ticket, self.standing.clone());
     }
 }
 

@@ -77,7 +77,8 @@ impl AsyncJob {
 
     /// Sends an event that names this job, or no job when this one has ended.
     ///
-    /// An event that is longer than the pool's `max_frame` is not sent; the job ends with an error that says so.
+    /// An event that is longer than the pool's `max_frame` is not sent; the job ends with an error that says
+    /// so.
     pub fn event<P: AsRef<[u8]>>(&self, parts: &[P]) {
         if !self.fits("error", "the event", list_len(parts)) {
             return;
@@ -89,7 +90,8 @@ impl AsyncJob {
         self.outbox.flush();
     }
 
-    /// Reports to the caller how far the job is; the limit is that of [`AsyncJob::event`]. Does nothing after the job's end.
+    /// Reports to the caller how far the job is; the limit is that of [`AsyncJob::event`]. Does nothing after
+    /// the job's end.
     pub fn progress(&self, how_far: &[u8]) {
         if !self.fits("error", "the progress", how_far.len()) {
             return;
@@ -97,8 +99,9 @@ impl AsyncJob {
         self.send(Kind::Progress, 0, |out| out.extend_from_slice(how_far));
     }
 
-    /// Sends a part of the reply; the list that the future returns is appended to it. Does nothing after the job's end. After a
-    /// part that is longer than the pool's `max_frame` nothing is sent, and the job ends as too large.
+    /// Sends a part of the reply; the list that the future returns is appended to it. Does nothing after the
+    /// job's end. After a part that is longer than the pool's `max_frame` nothing is sent, and the job ends
+    /// as too large.
     pub fn chunk<P: AsRef<[u8]>>(&self, parts: &[P]) {
         if !self.fits("too_large", "a part of the reply", list_len(parts)) || self.flags.fault.get().is_some()
         {
@@ -227,8 +230,8 @@ where
     F: Fn(AsyncJob) -> Fut,
     Fut: Future<Output = Result<R, JobError>> + 'static,
 {
-    /// Takes the frames that have arrived, polls the futures that were woken, writes the outcomes; sleeps if there is nothing
-    /// to do.
+    /// Takes the frames that have arrived, polls the futures that were woken, writes the outcomes; sleeps if
+    /// there is nothing to do.
     fn turn(&mut self) {
         let (frames, woken) = {
             let mut state = self.mail.state.lock().unwrap_or_else(PoisonError::into_inner);

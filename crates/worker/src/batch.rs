@@ -1,11 +1,12 @@
 //! The loop of a worker that takes batches: read a batch, do its jobs in one call, write their replies.
 //!
-//! A batch is a run of JOB frames that all but the last one have the flag MORE. It is kept in the input until its last frame is
-//! there; then its jobs are claimed together.
+//! A batch is a run of JOB frames that all but the last one have the flag MORE. It is kept in the input until
+//! its last frame is there; then its jobs are claimed together.
 //!
 //! # Invariants
 //! * A batch is claimed when all of it has arrived, not before.
-//! * Each of its jobs is answered, or reported as skipped. A job that was taken back or cancelled before is not in the call.
+//! * Each of its jobs is answered, or reported as skipped. A job that was taken back or cancelled before is
+//!   not in the call.
 //! * A panic of the function, or a wrong number of outcomes, ends the jobs of that batch only.
 
 use cattlegrid_panic::guarded;

@@ -205,8 +205,8 @@ pub fn send_with_fds(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>
     }
 }
 
-/// `recvmsg` with descriptors: bytes received, the descriptors, and flags: `TRUNC` when the datagram was cut off, `CTRUNC`
-/// when there was no room for all descriptors.
+/// `recvmsg` with descriptors: bytes received, the descriptors, and flags: `TRUNC` when the datagram was cut
+/// off, `CTRUNC` when there was no room for all descriptors.
 ///
 /// # Errors
 /// What the system reports; interrupted calls are repeated.

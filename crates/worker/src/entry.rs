@@ -54,9 +54,10 @@ enum EntryMode {
 /// The worker this process was started to be; `None` in a process that no pool has started, and for
 /// every call after the first.
 ///
-/// Call it first in `main`, before any thread is started: it then removes the pool's variables from the environment,
-/// so that programs that the worker starts, its own binary among them, do not become workers. With
-/// threads the variables stay; a program that inherits them without the descriptors does not become a worker either.
+/// Call it first in `main`, before any thread is started: it then removes the pool's variables from the
+/// environment, so that programs that the worker starts, its own binary among them, do not become workers.
+/// With threads the variables stay; a program that inherits them without the descriptors does not become a
+/// worker either.
 pub fn maybe_worker() -> Option<Worker> {
     let mode = std::env::var(ENV_MODE).ok()?;
     let worker = claim(&mode);
@@ -88,8 +89,8 @@ fn claim(mode: &str) -> Option<Worker> {
     Some(Worker { start, init: None, holds_nothing: false })
 }
 
-/// The job socket of a worker in mode `exec` that speaks the protocol by itself, without [`Worker`]; `None` in any other
-/// process, and for every call after the first.
+/// The job socket of a worker in mode `exec` that speaks the protocol by itself, without [`Worker`]; `None`
+/// in any other process, and for every call after the first.
 pub fn job_socket() -> Option<OwnedFd> {
     match maybe_worker()?.start {
         EntryMode::Exec(socket) => Some(socket),
@@ -97,7 +98,8 @@ pub fn job_socket() -> Option<OwnedFd> {
     }
 }
 
-/// The descriptor that the pool passed under `name` (`Builder::pass_fd`); `None` if there is none or it was taken.
+/// The descriptor that the pool passed under `name` (`Builder::pass_fd`); `None` if there is none or it was
+/// taken.
 pub fn inherited_fd(name: &str) -> Option<OwnedFd> {
     let number = passed_fds().into_iter().find(|(known, _)| known == name)?.1;
     sys::claim_fd(number).ok()
@@ -142,9 +144,9 @@ impl Worker {
     /// the pool and `limit` bound the number of jobs in a call; a job that comes alone is a batch of one.
     /// `limit` is 1 to 65535; other values count as the nearest of these.
     ///
-    /// `work` returns an outcome for each job, in the order of the slice. All jobs of a batch end when it returns. If it panics, or returns
-    /// another number of outcomes, each job of that batch ends with an error that says so; the worker stays. Jobs
-    /// that were cancelled before their batch began are not in it.
+    /// `work` returns an outcome for each job, in the order of the slice. All jobs of a batch end when it
+    /// returns. If it panics, or returns another number of outcomes, each job of that batch ends with an
+    /// error that says so; the worker stays. Jobs that were cancelled before their batch began are not in it.
     ///
     /// ```no_run
     /// # fn rows(_: &[&[u8]]) -> Vec<Option<String>> { Vec::new() }

@@ -21,8 +21,8 @@ pub const MAX_FRAME_DEFAULT: u32 = 64 << 20;
 /// Longest body that a worker sends before INIT has told it the limit, 64 KiB.
 pub const START_MAX: u32 = 64 << 10;
 
-/// Flag of RESULT: more of this reply follows in another RESULT of the same id. Of JOB: the next frame is a JOB of the same
-/// batch.
+/// Flag of RESULT: more of this reply follows in another RESULT of the same id. Of JOB: the next frame is a
+/// JOB of the same batch.
 pub const FLAG_MORE: u8 = 1;
 
 /// Flag of ERROR: trying the job again may help.

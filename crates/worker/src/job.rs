@@ -51,15 +51,16 @@ impl<'a> Job<'a> {
 
     /// Whether the caller has gone: timed out, cancelled, or the parent died.
     ///
-    /// Each call takes one `poll(2)`, so call it every few milliseconds of work rather than in the innermost loop.
-    /// A job that stops early returns any error; it reaches no caller.
+    /// Each call takes one `poll(2)`, so call it every few milliseconds of work rather than in the innermost
+    /// loop. A job that stops early returns any error; it reaches no caller.
     pub fn cancelled(&mut self) -> bool {
         self.link.lock().is_cancelled(self.id)
     }
 
     /// Sends an event that names this job. Events and results of a worker arrive in order.
     ///
-    /// An event that is longer than the pool's `max_frame` is not sent; the job ends with an error that says so.
+    /// An event that is longer than the pool's `max_frame` is not sent; the job ends with an error that says
+    /// so.
     pub fn event<P: AsRef<[u8]>>(&mut self, parts: &[P]) {
         if self.fits("error", "the event", list_len(parts)) {
             send_now(&self.link.outbox().0, Kind::Event, 0, self.id, |out| put_list(out, parts));
@@ -76,8 +77,8 @@ impl<'a> Job<'a> {
 
     /// Sends a part of the reply; the list that the function returns is appended to it.
     ///
-    /// For replies longer than a frame. The parent collects up to its `max_reply`. After a part that is longer than the
-    /// pool's `max_frame` nothing is sent, and the job ends as too large.
+    /// For replies longer than a frame. The parent collects up to its `max_reply`. After a part that is
+    /// longer than the pool's `max_frame` nothing is sent, and the job ends as too large.
     pub fn chunk<P: AsRef<[u8]>>(&mut self, parts: &[P]) {
         if self.fits("too_large", "a part of the reply", list_len(parts)) && self.fault.is_none() {
             send_now(&self.link.outbox().0, Kind::Result, FLAG_MORE, self.id, |out| {
@@ -135,7 +136,8 @@ impl<'a> Context<'a> {
         self.link.generation
     }
 
-    /// Sends an event about this worker. An event that is longer than the pool's `max_frame` makes the start fail.
+    /// Sends an event about this worker. An event that is longer than the pool's `max_frame` makes the start
+    /// fail.
     pub fn event<P: AsRef<[u8]>>(&mut self, parts: &[P]) {
         if let Err(fault) = check_len("error", "the event", list_len(parts), self.link.max_frame) {
             self.fault.get_or_insert(fault);
@@ -144,7 +146,8 @@ impl<'a> Context<'a> {
         send_now(&self.link.outbox, Kind::Event, 0, 0, |out| put_list(out, parts));
     }
 
-    /// Asks to be retired before the first job. That is a failed start: a program that always does so does no job.
+    /// Asks to be retired before the first job. That is a failed start: a program that always does so does no
+    /// job.
     pub fn retire(&mut self) {
         self.link.leave();
     }

@@ -1,14 +1,16 @@
 //! SDK for worker processes of a [`cattlegrid-pool`](https://crates.io/crates/cattlegrid-pool).
 //!
-//! A *worker* is a process that gets jobs over a socket and sends a reply or an error for each. This crate defines the
-//! messages of both sides ([`frame`], [`list`], [`message`], [`control`]), and implements the worker's side:
-//! [`maybe_worker`], [`Worker::serve`], [`Worker::serve_batch`], [`Worker::serve_async`]. The byte layout is described in `docs/worker-protocol.md`.
+//! A *worker* is a process that gets jobs over a socket and sends a reply or an error for each. This crate
+//! defines the messages of both sides ([`frame`], [`list`], [`message`], [`control`]), and implements the
+//! worker's side: [`maybe_worker`], [`Worker::serve`], [`Worker::serve_batch`], [`Worker::serve_async`]. The
+//! byte layout is described in `docs/worker-protocol.md`.
 //!
 //! # Invariants
-//! * Every JOB frame read is answered by exactly one final RESULT, ERROR or SKIPPED, in whatever order jobs end.
+//! * Every JOB frame read is answered by exactly one final RESULT, ERROR or SKIPPED, in whatever order jobs
+//!   end.
 //! * Events, progress and results leave in the order in which they were produced.
-//! * A worker ends when its parent closes the socket; a template ends with its parent and ends all
-//!   its workers.
+//! * A worker ends when its parent closes the socket; a template ends with its parent and ends all its
+//!   workers.
 
 pub mod claim;
 pub mod control;

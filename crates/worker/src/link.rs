@@ -149,8 +149,8 @@ impl Link {
         poll(&mut [PollFd::new(&self.rx, PollFlags::IN)], None).ok();
     }
 
-    /// Reads more into `buffer`, whose first `used` bytes are processed; the `whole` bytes behind them are whole frames.
-    /// Blocks for at least one byte.
+    /// Reads more into `buffer`, whose first `used` bytes are processed; the `whole` bytes behind them are
+    /// whole frames. Blocks for at least one byte.
     ///
     /// Ends the process when the parent has closed: a worker does not outlive its parent.
     pub(crate) fn fill(&mut self, buffer: &mut Vec<u8>, used: usize, whole: usize) {
@@ -230,7 +230,8 @@ impl Link {
     }
 }
 
-/// A link that the loop and the jobs of a synchronous worker use. A job may be handed to another thread during its call.
+/// A link that the loop and the jobs of a synchronous worker use. A job may be handed to another thread
+/// during its call.
 #[derive(Debug)]
 pub(crate) struct LinkState(Mutex<Link>);
 
@@ -287,8 +288,8 @@ impl ClaimTracker {
         self.skip_of(1) == 0
     }
 
-    /// Claims the next `jobs` that came, together. Returns how many of them were taken back: the first ones, which must not be
-    /// begun.
+    /// Claims the next `jobs` that came, together. Returns how many of them were taken back: the first ones,
+    /// which must not be begun.
     #[inline]
     pub(crate) fn skip_of(&mut self, jobs: u64) -> u64 {
         let numbers = self.count..self.count + jobs;

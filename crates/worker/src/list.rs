@@ -105,7 +105,8 @@ impl<'a> List<'a> {
         self.iter().nth(index)
     }
 
-    /// The parts as they were encoded, without their count. Several of these after one common count are a longer list.
+    /// The parts as they were encoded, without their count. Several of these after one common count are a
+    /// longer list.
     pub fn encoded_parts(self) -> &'a [u8] {
         self.parts
     }

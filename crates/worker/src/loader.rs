@@ -1,6 +1,7 @@
 //! Loaders: workers that compute the values that a cache misses, one key a job.
 //!
-//! A loader is an ordinary function of a [`Job`]; a unit test makes one with [`Job::test`] and calls the function.
+//! A loader is an ordinary function of a [`Job`]; a unit test makes one with [`Job::test`] and calls the
+//! function.
 //!
 //! ```no_run
 //! use cattlegrid_worker::JobError;
@@ -33,11 +34,11 @@ pub mod wire;
 
 /// Serves one key at a time with `load`, as [`crate::Worker::serve`] does with jobs.
 ///
-/// What each worker does before its first job is given to [`crate::Worker::init`], whose context has the text of `init` in
-/// `[loader.NAME]`.
+/// What each worker does before its first job is given to [`crate::Worker::init`], whose context has the text
+/// of `init` in `[loader.NAME]`.
 ///
-/// `load` returns a [`Value`], or anything that becomes one: bytes, text, or an `Option` of these, where `None` is
-/// [`not_found`]. An error or panic of `load` is the outcome of its job only.
+/// `load` returns a [`Value`], or anything that becomes one: bytes, text, or an `Option` of these, where
+/// `None` is [`not_found`]. An error or panic of `load` is the outcome of its job only.
 pub fn serve<A, F>(worker: crate::Worker, mut load: F) -> !
 where
     A: Into<Value>,
@@ -262,15 +263,16 @@ impl Value {
         Self { data: Some(data.into()), ttl: None, flags: 0, tags: Vec::new() }
     }
 
-    /// Seconds for which it is fresh instead of the rule's `ttl`. Of a value: 0 for no expiry, below 0: it is given to
-    /// waiting clients and not kept. Of [`not_found`]: above 0, otherwise the job fails.
+    /// Seconds for which it is fresh instead of the rule's `ttl`. Of a value: 0 for no expiry, below 0: it is
+    /// given to waiting clients and not kept. Of [`not_found`]: above 0, otherwise the job fails.
     #[must_use]
     pub fn ttl(mut self, seconds: i32) -> Self {
         self.ttl = Some(seconds);
         self
     }
 
-    /// Adds a tag to those of the rule: 1 to 200 bytes, no blanks. With more than 8, or another text, the job fails.
+    /// Adds a tag to those of the rule: 1 to 200 bytes, no blanks. With more than 8, or another text, the job
+    /// fails.
     #[must_use]
     pub fn tag(mut self, tag: impl Into<String>) -> Self {
         self.tags.push(tag.into());
@@ -314,8 +316,8 @@ impl Value {
     }
 }
 
-/// The answer that there is no such value. Clients get a miss for the rule's `negative_ttl`, or for [`Value::ttl`], without a
-/// further job.
+/// The answer that there is no such value. Clients get a miss for the rule's `negative_ttl`, or for
+/// [`Value::ttl`], without a further job.
 pub fn not_found() -> Value {
     Value { data: None, ttl: None, flags: 0, tags: Vec::new() }
 }

@@ -19,7 +19,8 @@ pub struct Hello {
     pub batches: bool,
     /// Process id of the worker.
     pub pid: u32,
-    /// Jobs it works on at the same time: 1 for a synchronous worker. With `batches` the most jobs in a batch, 1 to 65535.
+    /// Jobs it works on at the same time: 1 for a synchronous worker. With `batches` the most jobs in a
+    /// batch, 1 to 65535.
     pub concurrency: u32,
     /// Longest body it accepts.
     pub max_frame: u32,
@@ -117,7 +118,8 @@ impl<'a> JobBody<'a> {
 /// ERROR: why a job failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ErrorBody {
-    /// A short word a program can compare: `exception`, `panic`, `cancelled`, `too_large`, or the worker's own.
+    /// A short word a program can compare: `exception`, `panic`, `cancelled`, `too_large`, or the worker's
+    /// own.
     pub code: String,
     /// One line for people.
     pub message: String,

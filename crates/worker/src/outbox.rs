@@ -1,14 +1,14 @@
 //! The sending side of a worker: frames are collected and written together.
 //!
-//! One write for all replies of a batch makes small jobs cheap. But a finished reply must not wait for a slow job behind it,
-//! so before the next job starts:
+//! One write for all replies of a batch makes small jobs cheap. But a finished reply must not wait for a slow
+//! job behind it, so before the next job starts:
 //! * replies are written when their batch began more than [`HOLD`] ago;
 //! * younger replies are left to the *flusher*, a thread that checks every [`LOOK`] while there are pending
-//!   frames, and sleeps without a timer otherwise. It starts with the first such batch: a worker
-//!   at load 1 never has one.
+//!   frames, and sleeps without a timer otherwise. It starts with the first such batch: a worker at load 1
+//!   never has one.
 //!
-//! A loader's replies are all written before its next job starts ([`Outbox::hold_nothing`]): its clients wait for them, and the next job
-//! may end the process.
+//! A loader's replies are all written before its next job starts ([`Outbox::hold_nothing`]): its clients wait
+//! for them, and the next job may end the process.
 //!
 //! # Invariants
 //! * Frames leave whole and in the order in which they were appended.
@@ -256,7 +256,8 @@ mod tests {
         let outbox = Outbox::new(worker);
         outbox.push(|out| out.extend_from_slice(b"first"));
         outbox.before_job(now());
-        // The job "runs" without an end: this thread never calls the outbox again. Blocks until the reply arrives.
+        // The job "runs" without an end: this thread never calls the outbox again. Blocks until the reply
+        // arrives.
         let mut bytes = [0; 16];
         assert_eq!(rustix::io::read(&parent, &mut bytes), Ok(5));
         // The same after the flusher went to sleep without a timer.

@@ -43,7 +43,8 @@ impl Default for Limits {
 pub struct Sandbox {
     /// `PR_SET_NO_NEW_PRIVS`: set-user-id programs give no rights. Default true.
     pub no_new_privs: bool,
-    /// User and group to become, each below 2^32 - 1; supplementary groups are dropped. Needs privilege. Default `None`.
+    /// User and group to become, each below 2^32 - 1; supplementary groups are dropped. Needs privilege.
+    /// Default `None`.
     pub uid_gid: Option<(u32, u32)>,
 }
 

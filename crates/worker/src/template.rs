@@ -262,8 +262,8 @@ fn thread_hint(maps: &str) -> String {
     )
 }
 
-/// Libraries that start threads when they are loaded, by a part of their file's name, and the variable that sets their
-/// number.
+/// Libraries that start threads when they are loaded, by a part of their file's name, and the variable that
+/// sets their number.
 const THREADED: [(&str, &str); 8] = [
     ("openblas", "OPENBLAS_NUM_THREADS"),
     ("libmkl", "MKL_NUM_THREADS"),

@@ -1,7 +1,8 @@
 //! The tables and examples of `docs/objects.md`: the rest of the page is written by hand.
 //!
-//! What stands between `<!-- generated: NAME -->` and `<!-- end -->` is replaced. NAME is `types`, a type, or `every object`.
-//! Tables come from the registry of the server, examples from the transcripts in `examples/objects`, which the tests run.
+//! What stands between `<!-- generated: NAME -->` and `<!-- end -->` is replaced. NAME is `types`, a type, or
+//! `every object`. Tables come from the registry of the server, examples from the transcripts in
+//! `examples/objects`, which the tests run.
 
 use cattlegrid_objects::{Method, ObjectType, native};
 
@@ -40,7 +41,8 @@ fn types() -> String {
     format!("| type | what it is |\n|---|---|\n{}", lines.concat())
 }
 
-/// Methods, a line each. A method that differs from the one before only in capitals is another spelling of it.
+/// Methods, a line each. A method that differs from the one before only in capitals is another spelling of
+/// it.
 fn methods(type_name: &str, methods: &[Method]) -> String {
     let mut lines = vec!["| call | replies |\n|---|---|\n".to_owned()];
     let mut before = "";

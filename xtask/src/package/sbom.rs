@@ -1,5 +1,5 @@
-//! The bill of materials of the program: every crate that is compiled into it or run to build it, with its version, licence, checksum and
-//! dependencies, in the format of `CycloneDX` 1.5.
+//! The bill of materials of the program: every crate that is compiled into it or run to build it, with its
+//! version, licence, checksum and dependencies, in the format of `CycloneDX` 1.5.
 
 use std::collections::{BTreeMap, BTreeSet};
 

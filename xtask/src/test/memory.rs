@@ -1,8 +1,8 @@
 //! Memory and processors: what this machine has left for a stage.
 //!
-//! The memory that is free is the smallest of the kernel's `MemAvailable` and, in a control group with a limit, of
-//! what that limit leaves. Pages of files that the kernel can drop at once count as free. Where nothing can be read,
-//! the amount is unknown and limits nothing.
+//! The memory that is free is the smallest of the kernel's `MemAvailable` and, in a control group with a
+//! limit, of what that limit leaves. Pages of files that the kernel can drop at once count as free. Where
+//! nothing can be read, the amount is unknown and limits nothing.
 
 use std::fs;
 use std::thread;

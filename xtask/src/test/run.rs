@@ -1,7 +1,8 @@
 //! One stage: its commands, one after another, until the first that fails.
 //!
-//! A command runs in a process group of its own. The group is ended when the stage's time is used up or this program
-//! is told to stop. What a stage writes goes straight into its log file, so that nothing is lost when a run is cut off.
+//! A command runs in a process group of its own. The group is ended when the stage's time is used up or this
+//! program is told to stop. What a stage writes goes straight into its log file, so that nothing is lost when
+//! a run is cut off.
 //!
 //! # Invariants
 //! * When [`run`] returns because time is up or a signal came, no process of the stage's group is left.
@@ -26,7 +27,8 @@ use signal_hook::flag;
 
 use super::stages::{OVER, Stage, Step, StepCondition};
 
-/// How long a [`StepCondition::Fetched`] may take: where packets are dropped, a connection attempt takes minutes.
+/// How long a [`StepCondition::Fetched`] may take: where packets are dropped, a connection attempt takes
+/// minutes.
 const FETCH_MOST: Duration = Duration::from_secs(60);
 
 /// How soon a running command notices a signal.
@@ -40,8 +42,9 @@ const GRACE: Duration = Duration::from_secs(5);
 pub(crate) struct Stop(Arc<AtomicUsize>);
 
 impl Stop {
-    /// Takes over the signals that would end this program: its children must go first. Children have no handler of
-    /// their own and nothing blocked: they inherit the mask, and what is blocked in a test would be in all that it starts.
+    /// Takes over the signals that would end this program: its children must go first. Children have no
+    /// handler of their own and nothing blocked: they inherit the mask, and what is blocked in a test would
+    /// be in all that it starts.
     pub(crate) fn on_signals() -> Result<Self, String> {
         let stop = Self::default();
         for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
@@ -63,8 +66,8 @@ impl Stop {
     }
 }
 
-/// Runs a stage; an error says which command failed and how. `log` is open for appending. Returns the time of processors
-/// that its commands used, too.
+/// Runs a stage; an error says which command failed and how. `log` is open for appending. Returns the time of
+/// processors that its commands used, too.
 pub(super) fn run(stage: &Stage, log: &File, stop: &Stop) -> (Result<(), String>, Duration) {
     let end = now() + Duration::from_secs(stage.minutes * 60 * OVER);
     let runner = Runner { log, stop, yields: stage.cores > 0, cpu: Cell::default() };

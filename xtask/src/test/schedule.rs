@@ -7,8 +7,8 @@
 //! * the processors that running stages keep busy leave it enough;
 //! * so does the memory, both what is free now and what running stages may still take.
 //!
-//! A stage that asks for more than the machine has runs alone. This module starts nothing itself: [`Schedule`] is told
-//! what has ended and what memory is free.
+//! A stage that asks for more than the machine has runs alone. This module starts nothing itself:
+//! [`Schedule`] is told what has ended and what memory is free.
 //!
 //! # Invariants
 //! * While a stage is left, one is running or one may start.
@@ -43,13 +43,14 @@ pub(super) struct Schedule<'a> {
 }
 
 impl<'a> Schedule<'a> {
-    /// `cores`: processors of this machine, at least 1. `memory_mib`: memory that is free before the first stage runs.
+    /// `cores`: processors of this machine, at least 1. `memory_mib`: memory that is free before the first
+    /// stage runs.
     pub(super) fn new(stages: Vec<&'a Stage>, cores: usize, memory_mib: u64) -> Self {
         Self { states: stages.iter().map(|_| StageState::Waiting).collect(), stages, cores, memory_mib }
     }
 
-    /// The number of the stage to start now, which then counts as running. None: nothing can start before another
-    /// ends, or nothing is left.
+    /// The number of the stage to start now, which then counts as running. None: nothing can start before
+    /// another ends, or nothing is left.
     pub(super) fn start(&mut self, free_mib: u64) -> Option<usize> {
         self.leave_out();
         let next = (0..self.stages.len()).find(|&i| self.may_start(i, free_mib))?;

@@ -1,11 +1,12 @@
 //! The stages: what is tested, by which commands, and what a stage asks of the machine.
 //!
-//! [`STAGES`] is the whole list. Its order is the order of preference and of the summary: quick stages and those that
-//! others need come first. What a stage needs comes before it.
+//! [`STAGES`] is the whole list. Its order is the order of preference and of the summary: quick stages and
+//! those that others need come first. What a stage needs comes before it.
 //!
-//! A stage that compiles or computes asks for cores and yields to the others; a stage that mostly waits for timers, sockets
-//! or the network asks for none, so that the two kinds run side by side. Memory is a bound from above: 600 MiB for a compiler, 1,000 MiB with a sanitizer,
-//! and for servers what their options allow them.
+//! A stage that compiles or computes asks for cores and yields to the others; a stage that mostly waits for
+//! timers, sockets or the network asks for none, so that the two kinds run side by side. Memory is a bound
+//! from above: 600 MiB for a compiler, 1,000 MiB with a sanitizer, and for servers what their options allow
+//! them.
 
 /// One thing that is tested.
 #[derive(Debug)]
@@ -32,8 +33,8 @@ pub(super) struct Stage {
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) when: StepCondition,
-    /// How often it is run until it succeeds, at least 1. More than once: what has to do with real time and starts no
-    /// runner of tests, which would do so itself.
+    /// How often it is run until it succeeds, at least 1. More than once: what has to do with real time and
+    /// starts no runner of tests, which would do so itself.
     pub(super) tries: u32,
     pub(super) env: &'static [(&'static str, &'static str)],
     pub(super) command: &'static [&'static str],
@@ -45,8 +46,8 @@ pub(super) enum StepCondition {
     Always,
     /// Only if this command fails or does not exist.
     Unless(&'static [&'static str]),
-    /// Only if this command succeeds within a minute, as it does where the network has what it fetches; otherwise a
-    /// line says that the step is left out.
+    /// Only if this command succeeds within a minute, as it does where the network has what it fetches;
+    /// otherwise a line says that the step is left out.
     Fetched {
         by: &'static [&'static str],
         else_say: &'static str,
@@ -59,8 +60,8 @@ const COMPILERS: usize = 4;
 /// How many times its budget a stage may take, so that other work on the machine makes no run fail.
 pub(super) const OVER: u64 = 3;
 
-/// The tests of the workspace that a filter of nextest selects. Always all packages: naming one would choose other
-/// features of what the packages share, and compile half of it again.
+/// The tests of the workspace that a filter of nextest selects. Always all packages: naming one would choose
+/// other features of what the packages share, and compile half of it again.
 macro_rules! nextest {
     ($($argument:literal),*) => {
         &[
@@ -70,8 +71,8 @@ macro_rules! nextest {
     };
 }
 
-/// Tests under the sanitizer and fuzz targets, compiled with a target named, so that build scripts and macros do without
-/// it. Always all of these packages, so that what they share is compiled once.
+/// Tests under the sanitizer and fuzz targets, compiled with a target named, so that build scripts and macros
+/// do without it. Always all of these packages, so that what they share is compiled once.
 macro_rules! sanitized {
     ($($argument:expr),*) => {
         &[
@@ -349,7 +350,8 @@ pub(super) const STAGES: &[Stage] = &[
         cores: 0,
         memory_mib: 1500,
         steps: &[
-            // Not with the other packages: it is large, and where it cannot be installed only this stage fails.
+            // Not with the other packages: it is large, and where it cannot be installed only this stage
+            // fails.
             unless(&["chromium", "--version"], &["conformance/chromium.sh"]),
             Step {
                 env: &[("CATTLEGRID_BIN", "target/fast/cattlegrid"), ("CATTLEGRID_SET_UP", "1")],
@@ -660,7 +662,8 @@ pub(super) const STAGES: &[Stage] = &[
         directory: None,
         cores: 1,
         memory_mib: 3000,
-        // Not under Miri: it knows neither mprotect nor fork, so that it would test replacements; and no stable toolchain has it.
+        // Not under Miri: it knows neither mprotect nor fork, so that it would test replacements; and no
+        // stable toolchain has it.
         steps: &[Step { env: SANITIZED, ..step(sanitized!("-E", UNSAFE_CODE)) }],
     },
     Stage {

@@ -8,7 +8,7 @@ use cattlegrid_server::shape;
 use cattlegrid_server::time::nanos;
 
 use super::link::{PATIENCE, WatchedServer, is_timeout, problem_of};
-use super::seen::{OTHER, decoded};
+use super::observations::{OTHER, decoded};
 
 /// Longest time for reading a dump. A server is not harmed when its reader leaves.
 pub(super) const TIME_MAX: Duration = Duration::from_secs(10);

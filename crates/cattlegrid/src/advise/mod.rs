@@ -6,8 +6,8 @@
 
 mod dump;
 mod link;
+mod observations;
 mod report;
-mod seen;
 mod shadow;
 mod tap;
 mod together;
@@ -22,8 +22,8 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use dump::{DumpExtent, StoredShapes};
 use link::{WatchedServer, problem_of};
+use observations::{Observations, Sorter, WatchLine};
 use report::ReportContext;
-use seen::{Observations, Sorter, WatchLine};
 use shadow::Shadow;
 use tap::Tap;
 
@@ -187,7 +187,7 @@ impl LineSink {
     }
 }
 
-fn note(seen: &mut Observations, shadow: &mut Option<Shadow>) -> impl FnMut(seen::WatchEvent) {
+fn note(seen: &mut Observations, shadow: &mut Option<Shadow>) -> impl FnMut(observations::WatchEvent) {
     move |event| {
         if let Some(shadow) = shadow {
             shadow.push(event.clone());

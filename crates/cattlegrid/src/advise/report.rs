@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use super::dump::StoredShapes;
-use super::seen::{OTHER, Observations, ShapeStats};
+use super::observations::{OTHER, Observations, ShapeStats};
 use super::together::{DeleteGroup, word_before};
 
 /// Most rules that are advised.
@@ -446,8 +446,8 @@ fn pattern(shape: &str, tag: Option<(&str, usize)>) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::dump::DumpItem;
-    use super::super::seen::tests::{get, store};
-    use super::super::seen::{WatchEvent, WatchEventKind};
+    use super::super::observations::tests::{get, store};
+    use super::super::observations::{WatchEvent, WatchEventKind};
     use super::*;
 
     fn context() -> ReportContext {

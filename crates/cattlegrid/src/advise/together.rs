@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use cattlegrid_server::shape;
 
-use super::seen::head;
+use super::observations::head;
 
 /// Longest pause between two deletes of a burst, in microseconds.
 const GAP_US: u64 = 20_000;

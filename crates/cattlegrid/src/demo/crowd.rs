@@ -1,9 +1,9 @@
 //! Many clients of one key, each of which computes the value after a miss, as a client of plain memcached
 //! does.
 //!
-//! All are played by one thread. A client asks; on a miss it computes, which takes a place of the [`Backend`] for a
-//! while, stores the value and has it. Every value names the computation it came from, so that each reply can be
-//! checked.
+//! All are played by one thread. A client asks; on a miss it computes, which takes a place of the [`Backend`]
+//! for a while, stores the value and has it. Every value names the computation it came from, so that each
+//! reply can be checked.
 
 use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};

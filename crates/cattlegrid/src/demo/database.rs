@@ -1,6 +1,7 @@
 //! A shop on PostgreSQL: a row is changed in the database, and the page that was made from it is gone.
 //!
-//! The database is the machine's own release, in a temporary directory; where there is none the tour says how to get it.
+//! The database is the machine's own release, in a temporary directory; where there is none the tour says how
+//! to get it.
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,6 +1,7 @@
 //! A fleet: an invalidation that is sent to one node is obeyed by all.
 //!
-//! The etcd is the machine's own, with its data in a temporary directory; where there is none the tour says how to see it.
+//! The etcd is the machine's own, with its data in a temporary directory; where there is none the tour says
+//! how to see it.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};

@@ -72,7 +72,8 @@ fn killed(stage: &mut Stage) -> Result<SceneOutcome, DemoError> {
     let key = &format!("{SLOW}1");
     crowd.ask(key)?;
     all_wait(stage, &mut plain, key, CROWD)?;
-    // If it has not begun the job, which is possible on a slow machine, the next worker begins it: one job then.
+    // If it has not begun the job, which is possible on a slow machine, the next worker begins it: one job
+    // then.
     kill_process(worker, Signal::KILL).map_err(|error| DemoError::io("the worker")(error.into()))?;
     let seen = crowd.run_until_done(&CrowdTask { key, exptime: 0, backend: NO_BACKEND, again_for: None })?;
     let jobs = jobs(&mut plain)? - before;

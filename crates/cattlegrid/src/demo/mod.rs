@@ -1,9 +1,10 @@
 //! The tour: servers on free ports, clients that need them, and tables of what happened.
 //!
-//! One server has rules and a loader, whose worker is this program; the scenes of herd protection, loading, invalidation
-//! and objects are its. The other has none and is loaded. Every scene checks what is promised, and ends the tour with an error if it is not kept. A scene runs in a
-//! thread of its own, while this one shows how far it is and listens for Ctrl-C. Whatever happens, the servers are
-//! stopped at the end, unless the server with rules is kept.
+//! One server has rules and a loader, whose worker is this program; the scenes of herd protection, loading,
+//! invalidation and objects are its. The other has none and is loaded. Every scene checks what is promised,
+//! and ends the tour with an error if it is not kept. A scene runs in a thread of its own, while this one
+//! shows how far it is and listens for Ctrl-C. Whatever happens, the servers are stopped at the end, unless
+//! the server with rules is kept.
 
 mod crowd;
 mod database;

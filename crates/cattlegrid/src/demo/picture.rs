@@ -1,4 +1,5 @@
-//! The picture of README.md: how many of the clients of a stampede have the page, over time, without the rule and with it.
+//! The picture of README.md: how many of the clients of a stampede have the page, over time, without the rule
+//! and with it.
 
 use cattlegrid_load::count;
 

@@ -81,7 +81,8 @@ fn killed(stage: &mut Stage) -> Result<SceneOutcome, DemoError> {
     Ok(outcome("99 wait, the one that computes is killed", &seen, Some(note.to_owned())))
 }
 
-/// Waits until the server knows all connections of a stampede: none asks only when others have stored the value.
+/// Waits until the server knows all connections of a stampede: none asks only when others have stored the
+/// value.
 fn all_accepted(stage: &Stage) -> Result<(), DemoError> {
     let mut plain = PlainClient::open(stage.ruled(), stage.meter())?;
     let mut connected = 0;

@@ -10,8 +10,9 @@ use super::{DemoError, worker};
 /// Their memory limit in MiB.
 pub(super) const MEMORY_MIB: u32 = 64;
 
-/// Starts one on a free port of 127.0.0.1, with a rule file of this text, whose last table is its loader's: the command of
-/// the loader, which is this program, is added. `admin`: the address of its dashboard, host and port.
+/// Starts one on a free port of 127.0.0.1, with a rule file of this text, whose last table is its loader's:
+/// the command of the loader, which is this program, is added. `admin`: the address of its dashboard, host
+/// and port.
 pub(super) fn start(
     connections: usize,
     rules: Option<&str>,

@@ -26,7 +26,8 @@ impl Display for DemoTable {
             self.lines.iter().map(|line| line[column].chars().count()).max().unwrap_or_default()
         };
         let numbers: usize = (1..self.lines[0].len()).map(|column| width(column) + 2).sum();
-        // The first column holds words, the others numbers. Words that leave no room for these have a line of their own.
+        // The first column holds words, the others numbers. Words that leave no room for these have a line of
+        // their own.
         let fits = width(0) + numbers <= WIDTH;
         for line in &self.lines {
             match (&line[0], width(0)) {

@@ -1,7 +1,7 @@
 //! The demo's worker: this program, started by the demo's server as the template of its loader.
 //!
-//! It computes all keys of a call at once, as a database does with one query for many rows. The value of `worker:pid` is the
-//! number of its process.
+//! It computes all keys of a call at once, as a database does with one query for many rows. The value of
+//! `worker:pid` is the number of its process.
 
 use std::time::Duration;
 
@@ -19,7 +19,8 @@ const TAKES_LONG: Duration = Duration::from_secs(3);
 /// Keys that it takes in a call.
 const BATCH_MAX: u32 = 64;
 
-/// Serves jobs, if a server has started this process for that; otherwise it returns. To be called before any thread starts.
+/// Serves jobs, if a server has started this process for that; otherwise it returns. To be called before any
+/// thread starts.
 pub(crate) fn serve_if_asked() {
     if std::env::args_os().nth(1).is_some_and(|word| word == WORD)
         && let Some(worker) = cattlegrid_worker::maybe_worker()

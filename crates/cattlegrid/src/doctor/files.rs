@@ -1,4 +1,5 @@
-//! Files that the settings name: whether the server can read them, now and after it has become another user, and who else can.
+//! Files that the settings name: whether the server can read them, now and after it has become another user,
+//! and who else can.
 
 use std::ffi::CString;
 use std::fs::{File, Metadata};
@@ -75,7 +76,8 @@ impl FileUser {
         mode >> shift & want.bit() != 0
     }
 
-    /// The first part of the path that it may not pass, or use at its end. Access lists beyond the bits are not looked at.
+    /// The first part of the path that it may not pass, or use at its end. Access lists beyond the bits are
+    /// not looked at.
     fn stopped_by(&self, path: &Path, want: Access) -> Option<PathBuf> {
         let path = path.canonicalize().ok()?;
         let mut parts: Vec<&Path> = path.ancestors().collect();

@@ -1,5 +1,5 @@
-//! Settings of the kernel, as far as they make a difference to this server. What does not is left alone: docs/operations.md says what
-//! and why.
+//! Settings of the kernel, as far as they make a difference to this server. What does not is left alone:
+//! docs/operations.md says what and why.
 
 use cattlegrid_config::Settings;
 
@@ -11,7 +11,8 @@ const SLOW_CLOCK_NANOS: u64 = 200;
 /// Swapped bytes of the server that are worth a word.
 const SWAPPED: u64 = 1 << 20;
 
-/// All of this file. `clock_nanos`: what a read of the clock takes; `running`: the process is the server itself.
+/// All of this file. `clock_nanos`: what a read of the clock takes; `running`: the process is the server
+/// itself.
 pub(crate) fn judge(
     settings: &Settings,
     machine: &Machine,

@@ -3,7 +3,7 @@
 //! # Invariants
 //! * All addresses are asked at the same time, so that silent ones cost [`ALL`] once.
 //! * A process named in an answer counts only if it is seen to be this server: it may be in another pid
-//! namespace.
+//!   namespace.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};

@@ -85,7 +85,8 @@ pub(crate) struct ProcessFacts {
     /// The number of open descriptors; None: it is not readable.
     pub(crate) descriptors: Option<usize>,
     pub(crate) groups: Vec<ControlGroup>,
-    /// Connections that the kernel dropped because a socket's queue was full, of all sockets of its network namespace.
+    /// Connections that the kernel dropped because a socket's queue was full, of all sockets of its network
+    /// namespace.
     pub(crate) overflows: Option<u64>,
     /// The process has this process's network namespace, or its namespace is not readable.
     pub(crate) same_network: bool,
@@ -317,7 +318,8 @@ pub(crate) fn listening_unix(files: &SystemFiles) -> Vec<UnixListenSocket> {
     text.lines().filter_map(unix_line).collect()
 }
 
-/// A line of `/proc/net/unix`, if its socket listens and has a name: `Num: RefCount Protocol Flags Type St Inode Path`.
+/// A line of `/proc/net/unix`, if its socket listens and has a name: `Num: RefCount Protocol Flags Type St
+/// Inode Path`.
 fn unix_line(line: &str) -> Option<UnixListenSocket> {
     const ACCEPTS: u32 = 0x1_0000;
     let mut words = line.split_ascii_whitespace();

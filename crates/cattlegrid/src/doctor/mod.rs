@@ -1,7 +1,7 @@
 //! `cattlegrid doctor`: what to change on this machine, before the server is started or while it runs.
 //!
-//! `machine.rs` reads what the system says; the other files judge it, and the settings. It only reads: files, `/proc` and `/sys`, and
-//! `stats` of a server that runs. Nothing waits longer than a few seconds.
+//! `machine.rs` reads what the system says; the other files judge it, and the settings. It only reads: files,
+//! `/proc` and `/sys`, and `stats` of a server that runs. Nothing waits longer than a few seconds.
 //!
 //! # Invariants
 //! * Nothing is changed. An address is bound for a moment, as the server binds it, and nothing listens there.

@@ -1,7 +1,8 @@
 //! Built with scripts: the crate `cattlegrid-scripts` does the work.
 //!
 //! # Invariants
-//! * Sources run on a thread of their own, which has ended when they are loaded: nothing of theirs stays in the caller's.
+//! * Sources run on a thread of their own, which has ended when they are loaded: nothing of theirs stays in
+//!   the caller's.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -132,8 +133,8 @@ fn lint_dir(dir: &Path) -> SourceReport {
     SourceReport { types, libraries, ..report(problems, files) }
 }
 
-/// Runs the tests of the types of a directory, or one file of them, with the defaults of all settings. None: it has no
-/// sources.
+/// Runs the tests of the types of a directory, or one file of them, with the defaults of all settings. None:
+/// it has no sources.
 ///
 /// # Errors
 /// A line for each thing for which they cannot be run.

@@ -1,4 +1,5 @@
-//! Types of users' own in `[objects]` and `--objects`: how they are read, what is refused, and what `check` says of them.
+//! Types of users' own in `[objects]` and `--objects`: how they are read, what is refused, and what `check`
+//! says of them.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 

@@ -1,7 +1,8 @@
 //! Hot keys: what `watch fetchers mutations` says of one second, counted in a sketch.
 //!
-//! The server writes a line for each request while it is watched, and leaves out those that its reader is too slow for. It is therefore watched
-//! for [`WATCHED`] and then left alone for [`PAUSED`], and only while the view is open. Counts are halved before each look, so that they tell of the last ones.
+//! The server writes a line for each request while it is watched, and leaves out those that its reader is too
+//! slow for. It is therefore watched for [`WATCHED`] and then left alone for [`PAUSED`], and only while the
+//! view is open. Counts are halved before each look, so that they tell of the last ones.
 
 use std::cmp::Reverse;
 use std::io::{self, BufRead as _, BufReader, Read, Write};

@@ -1,7 +1,8 @@
 //! `cattlegrid top`: what a server does, live, in a terminal.
 //!
-//! [`source`] asks the server from a thread of its own; [`model`] keeps what it has said and works out rates; [`pages`] and [`sections`] make tables of that, which
-//! [`view`] draws and `--once` prints; [`ui`] is what the keys do, [`screen`] the terminal.
+//! [`source`] asks the server from a thread of its own; [`model`] keeps what it has said and works out rates;
+//! [`pages`] and [`sections`] make tables of that, which [`view`] draws and `--once` prints; [`ui`] is what
+//! the keys do, [`screen`] the terminal.
 
 #![expect(
     clippy::cast_precision_loss,

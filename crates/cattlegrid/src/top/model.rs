@@ -5,7 +5,7 @@
 //!
 //! # Invariants
 //! * A rate is computed from two replies of the same run of the server, and only if the counter has not
-//! fallen: after a restart or `stats reset` there is no rate, instead of a negative or a huge one.
+//!   fallen: after a restart or `stats reset` there is no rate, instead of a negative or a huge one.
 //! * Gets of control keys by `top` itself are in no rate.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -159,7 +159,7 @@ impl Model {
     pub(super) fn take(&mut self, update: ServerUpdate) {
         match update {
             ServerUpdate::Reply { ask, at_ms, reply, own_gets } => {
-                self.take_reply(ask, at_ms, reply, own_gets)
+                self.take_reply(ask, at_ms, reply, own_gets);
             }
             ServerUpdate::Done { took_ms } => {
                 self.took_ms = took_ms;

@@ -1,7 +1,8 @@
 //! Replies of `stats`, as blocks of lines, and those of control keys.
 //!
 //! # Invariants
-//! * What is kept of the server's text is printable ASCII: [`plain`] escapes all else, so that no key and no pattern speaks to the terminal.
+//! * What is kept of the server's text is printable ASCII: [`plain`] escapes all else, so that no key and no
+//!   pattern speaks to the terminal.
 //! * A reply has [`REPLY_MAX`] bytes at most.
 
 use std::collections::{BTreeMap, HashMap};

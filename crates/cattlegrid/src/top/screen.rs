@@ -1,8 +1,8 @@
 //! The terminal: taken over, given back, and its keys.
 //!
 //! # Invariants
-//! * The terminal is given back whatever ends the program: a key, a signal, an error, a panic. It ends with its terminal. Only SIGKILL, SIGABRT and faults of the
-//!   processor leave it as it is.
+//! * The terminal is given back whatever ends the program: a key, a signal, an error, a panic. It ends with
+//!   its terminal. Only SIGKILL, SIGABRT and faults of the processor leave it as it is.
 
 use std::io::{self, IsTerminal as _, Stdout, Write as _};
 use std::sync::Arc;
@@ -169,8 +169,8 @@ impl Drop for Screen {
     }
 }
 
-/// Ends the program when the terminal goes away: its reads return at once, again and again, and nothing is left to give
-/// back.
+/// Ends the program when the terminal goes away: its reads return at once, again and again, and nothing is
+/// left to give back.
 fn end_with_terminal() {
     thread::spawn(|| {
         let out = io::stdout();

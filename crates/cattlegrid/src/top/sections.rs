@@ -276,8 +276,8 @@ pub(super) fn memory_used(model: &Model) -> Option<f64> {
     own.map(|own| own + rules).or_else(|| model.number(StatsRequest::Stats, "", "bytes"))
 }
 
-/// Sections side by side in columns of [`SECTION`], as many as fit into `width` and `height`: those that do not fit are left out, as are their last
-/// lines.
+/// Sections side by side in columns of [`SECTION`], as many as fit into `width` and `height`: those that do
+/// not fit are left out, as are their last lines.
 pub(super) fn side_by_side(
     tables: &[Table],
     width: usize,

@@ -1,7 +1,8 @@
 //! The server, asked over a socket by a thread of its own, so that a server that hangs holds no key up.
 //!
 //! # Invariants
-//! * Every step has a deadline: [`CONNECT`] for a connection, [`ANSWER`] for all replies to what is asked at the same time.
+//! * Every step has a deadline: [`CONNECT`] for a connection, [`ANSWER`] for all replies to what is asked at
+//!   the same time.
 //! * A large reply is asked for less often: at [`BYTES_PER_SECOND`] at most.
 //! * What a user may not see, or a server does not know, is asked for once a connection.
 

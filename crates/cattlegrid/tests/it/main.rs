@@ -1,4 +1,5 @@
-//! The tests of this crate as one program, which is compiled and linked once; its modules are the files beside this one.
+//! The tests of this crate as one program, which is compiled and linked once; its modules are the files
+//! beside this one.
 
 mod bench;
 mod demo;

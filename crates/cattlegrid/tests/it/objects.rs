@@ -126,7 +126,8 @@ fn error_of_counter(server: &Server) -> String {
     line
 }
 
-/// Calls that read much take several steps, on the lane that is their object's home, and others wait for them.
+/// Calls that read much take several steps, on the lane that is their object's home, and others wait for
+/// them.
 #[test]
 fn long_calls_are_answered_on_every_thread() {
     let server = start("[objects]\n");

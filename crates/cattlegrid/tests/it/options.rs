@@ -350,8 +350,8 @@ fn the_example_is_right() {
     assert!(status.success() && stdout.starts_with(b"[server]\n"));
 }
 
-/// Links that the user has planted in its own directory are not followed with root's rights: the files are written as that
-/// user, who can remove them in the end.
+/// Links that the user has planted in its own directory are not followed with root's rights: the files are
+/// written as that user, who can remove them in the end.
 #[test]
 fn files_are_written_as_the_user() {
     if !nix::unistd::Uid::effective().is_root() {

@@ -1,5 +1,5 @@
-//! Types in Luau that are shown to users: the examples, and the files and commands of `docs/objects.md`, which are run in the
-//! order of the page.
+//! Types in Luau that are shown to users: the examples, and the files and commands of `docs/objects.md`,
+//! which are run in the order of the page.
 
 #![cfg(feature = "scripts")]
 #![expect(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
@@ -68,8 +68,8 @@ fn blocks<'p>(page: &'p str, section: &str) -> Vec<(&'p str, &'p str)> {
     parts.iter().skip(1).step_by(2).map(|block| block.split_once('\n').unwrap()).collect()
 }
 
-/// A block of Luau that begins with `-- objects/poll.luau` is that file from there on. A block of text whose first line is
-/// `$ cattlegrid ...` has commands, each with what it prints; `> FILE` writes that to a file.
+/// A block of Luau that begins with `-- objects/poll.luau` is that file from there on. A block of text whose
+/// first line is `$ cattlegrid ...` has commands, each with what it prints; `> FILE` writes that to a file.
 #[test]
 fn the_page() {
     let page = fs::read_to_string(root().join("docs/objects.md")).unwrap();

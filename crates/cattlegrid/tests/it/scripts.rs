@@ -1,4 +1,5 @@
-//! Types of users' own in the built server and in `cattlegrid objects`: settings, reloads, statistics, commands.
+//! Types of users' own in the built server and in `cattlegrid objects`: settings, reloads, statistics,
+//! commands.
 
 #![cfg(feature = "scripts")]
 #![expect(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
@@ -159,7 +160,8 @@ fn a_reload_takes_all_types_or_none() {
     assert!(wrong.contains("other.luau:2: "), "{wrong}");
     value(&mut client, "tally:add:k:1", "2");
 
-    // The new source finds the object; a type that is gone is told, and a type that takes the place of a shipped type.
+    // The new source finds the object; a type that is gone is told, and a type that takes the place of a
+    // shipped type.
     types.remove("other.luau");
     types.write(
         "counter.luau",
@@ -222,7 +224,8 @@ fn watched_files_are_loaded_when_they_have_changed() {
     types.write("second.luau", "return { new = function() return {} end, hi = function() return 'hi' end }");
     logged(&server, "cattlegrid: reloaded", 2);
     value(&mut client, "second:new:k", "CREATED");
-    // Once for each change: what had a mistake was not reported again, and what was loaded is not loaded again.
+    // Once for each change: what had a mistake was not reported again, and what was loaded is not loaded
+    // again.
     logged(&server, "nothing reloaded: ", 1);
     server.stop();
 }

@@ -14,7 +14,8 @@ use crate::key::Key;
 use crate::metrics::Statistics;
 use crate::value::{ToValue, Value};
 
-/// A client of one or more servers, for programs without async: see [`crate::Client`] for what each method does, and for its errors.
+/// A client of one or more servers, for programs without async: see [`crate::Client`] for what each method
+/// does, and for its errors.
 ///
 /// Cloning is cheap, and clones share the connections.
 #[derive(Clone)]
@@ -41,7 +42,8 @@ impl ClientBuilder {
 }
 
 impl Client {
-    /// A client of one server, with all options as they are by default. Others: [`ClientBuilder::build_blocking`].
+    /// A client of one server, with all options as they are by default. Others:
+    /// [`ClientBuilder::build_blocking`].
     ///
     /// # Errors
     /// [`Error::Usage`]: the address is none. Nothing is connected yet.

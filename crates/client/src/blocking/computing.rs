@@ -58,8 +58,9 @@ impl Herd {
         self.herd.under_way()
     }
 
-    /// The value of a key, which one client computes if it is missing: see [`Herd::get_or_compute`](crate::Herd::get_or_compute). `compute` runs in this
-    /// thread, while other threads use the client.
+    /// The value of a key, which one client computes if it is missing: see
+    /// [`Herd::get_or_compute`](crate::Herd::get_or_compute). `compute` runs in this thread, while other
+    /// threads use the client.
     ///
     /// # Errors
     /// `compute` has failed, the server cannot be asked, or the value cannot be read as `T`.
@@ -74,11 +75,13 @@ impl Herd {
         desk.serve(&self.driver, future).map_err(flat)
     }
 
-    /// The values of many keys: see [`Herd::get_or_compute_many`](crate::Herd::get_or_compute_many). `compute` gets the keys whose values
-    /// it must compute, and runs in this thread, while other threads use the client.
+    /// The values of many keys: see [`Herd::get_or_compute_many`](crate::Herd::get_or_compute_many).
+    /// `compute` gets the keys whose values it must compute, and runs in this thread, while other threads use
+    /// the client.
     ///
     /// # Errors
-    /// `compute` has failed. A key whose server cannot be asked, or whose value cannot be read, has the error in its place.
+    /// `compute` has failed. A key whose server cannot be asked, or whose value cannot be read, has the error
+    /// in its place.
     pub fn get_or_compute_many<K, T, E, M>(
         &self,
         keys: impl IntoIterator<Item = (K, Expiration)>,
@@ -96,8 +99,9 @@ impl Herd {
         desk.serve(&self.driver, self.herd.get_or_compute_many(keys, options, computing))
     }
 
-    /// [`get_or_compute`](Self::get_or_compute), but `busy` is called instead of waiting for another client's value: see
-    /// [`Herd::get_or_compute_or`](crate::Herd::get_or_compute_or). Both functions run in this thread.
+    /// [`get_or_compute`](Self::get_or_compute), but `busy` is called instead of waiting for another client's
+    /// value: see [`Herd::get_or_compute_or`](crate::Herd::get_or_compute_or). Both functions run in this
+    /// thread.
     ///
     /// # Errors
     /// As [`get_or_compute`](Self::get_or_compute).
@@ -114,8 +118,9 @@ impl Herd {
         desk.serve(&self.driver, future).map_err(flat)
     }
 
-    /// [`get_or_compute_many`](Self::get_or_compute_many), but `busy` is called with the keys that other clients compute: see
-    /// [`Herd::get_or_compute_many_or`](crate::Herd::get_or_compute_many_or). Both functions run in this thread, one after the other.
+    /// [`get_or_compute_many`](Self::get_or_compute_many), but `busy` is called with the keys that other
+    /// clients compute: see [`Herd::get_or_compute_many_or`](crate::Herd::get_or_compute_many_or). Both
+    /// functions run in this thread, one after the other.
     ///
     /// # Errors
     /// As [`get_or_compute_many`](Self::get_or_compute_many).
@@ -142,7 +147,8 @@ impl Herd {
         desk.serve(&self.driver, self.herd.get_or_compute_many_or(keys, options, computing, instead))
     }
 
-    /// The value of a key, or a token to compute it: see [`Herd::fetch_or_compute`](crate::Herd::fetch_or_compute).
+    /// The value of a key, or a token to compute it: see
+    /// [`Herd::fetch_or_compute`](crate::Herd::fetch_or_compute).
     ///
     /// # Errors
     /// The server cannot be asked, the hint is too long, or the value cannot be read as `T`.
@@ -161,7 +167,8 @@ impl Herd {
         })
     }
 
-    /// Stores the value of a token. False: it came too late, or its key was invalidated, and it was not stored.
+    /// Stores the value of a token. False: it came too late, or its key was invalidated, and it was not
+    /// stored.
     ///
     /// # Errors
     /// The server cannot be asked, or refuses the value; the value cannot be written.
@@ -169,10 +176,12 @@ impl Herd {
         self.driver.run(self.herd.deliver(token.into_inner(), value))
     }
 
-    /// [`deliver`](Self::deliver), which says why a value was not stored: see [`crate::Herd::deliver_or_why`].
+    /// [`deliver`](Self::deliver), which says why a value was not stored: see
+    /// [`crate::Herd::deliver_or_why`].
     ///
     /// # Errors
-    /// The server cannot be asked, or refuses the value for a reason of no [`NotStored`]; the value cannot be written.
+    /// The server cannot be asked, or refuses the value for a reason of no [`NotStored`]; the value cannot be
+    /// written.
     pub fn deliver_or_why<T: ToValue + ?Sized>(
         &self,
         token: Token,
@@ -268,7 +277,8 @@ fn flat<E>(error: ComputeError<ComputeError<E>>) -> ComputeError<E> {
 #[derive(Debug)]
 #[must_use]
 pub enum Fetched<T> {
-    /// The value was there. Over a server with leases and a `grace` this can be the old value, while another client computes.
+    /// The value was there. Over a server with leases and a `grace` this can be the old value, while another
+    /// client computes.
     Hit(T),
     /// This caller must compute the value, then [`deliver`](Client::deliver) it or [`fail`](Client::fail).
     Compute {
@@ -285,7 +295,8 @@ pub enum Fetched<T> {
     Busy,
 }
 
-/// The right to deliver a value, once. A token that is dropped is given up: another caller may compute at once.
+/// The right to deliver a value, once. A token that is dropped is given up: another caller may compute at
+/// once.
 pub struct Token {
     token: Option<herd::Token<Async>>,
     driver: Arc<Driver>,

@@ -1,4 +1,5 @@
-//! Functions of the program that a future needs, called by the thread that drives the future, but not while it does.
+//! Functions of the program that a future needs, called by the thread that drives the future, but not while
+//! it does.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -85,7 +86,8 @@ impl<'a> Desk<'a> {
     }
 }
 
-/// A future that is dropped in its runtime, also when a function has panicked: what it had begun is given up there.
+/// A future that is dropped in its runtime, also when a function has panicked: what it had begun is given up
+/// there.
 struct FutureGuard<'a, F> {
     driver: &'a Driver,
     future: Option<Pin<Box<F>>>,

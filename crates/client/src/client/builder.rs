@@ -71,8 +71,9 @@ impl Default for ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// Adds a server: `host`, `host:port`, `[v6]:port`, `unix:/path` or `/path`, and `=WEIGHT` after it for a weight other than 1.
-    /// Without a port it is 11211. The order of servers matters to those kinds of sharding where it does.
+    /// Adds a server: `host`, `host:port`, `[v6]:port`, `unix:/path` or `/path`, and `=WEIGHT` after it for a
+    /// weight other than 1. Without a port it is 11211. The order of servers matters to those kinds of
+    /// sharding where it does.
     pub fn server(mut self, server: impl Into<String>) -> Self {
         self.servers.push(server.into());
         self
@@ -84,21 +85,23 @@ impl ClientBuilder {
         self
     }
 
-    /// Takes the servers from the list of a fleet's nodes (`[follow.NAME]` of etcd), in the place of [`server`](Self::server) and
-    /// [`servers`](Self::servers): a server that joins gets its keys, a server that leaves gives them up, and no program is started again. `seeds`
-    /// are asked for the list first: a few nodes, or a name behind which one of them is.
+    /// Takes the servers from the list of a fleet's nodes (`[follow.NAME]` of etcd), in the place of
+    /// [`server`](Self::server) and [`servers`](Self::servers): a server that joins gets its keys, a server
+    /// that leaves gives them up, and no program is started again. `seeds` are asked for the list first: a
+    /// few nodes, or a name behind which one of them is.
     ///
-    /// Nodes that are `up` are the servers, under the addresses of the list; nodes that are `joining` only if none is up; others get no
-    /// keys. The sharding is over those addresses with equal weights, so that other clients that were given the same find the same keys
-    /// on the same servers. While no list was had, the seeds themselves are the servers; when none is had later, or it names no server, the last stays.
+    /// Nodes that are `up` are the servers, under the addresses of the list; nodes that are `joining` only if
+    /// none is up; others get no keys. The sharding is over those addresses with equal weights, so that other
+    /// clients that were given the same find the same keys on the same servers. While no list was had, the
+    /// seeds themselves are the servers; when none is had later, or it names no server, the last stays.
     ///
-    /// The list is asked for while the client is used: before the first command and after a pause, for at most half of
-    /// [`timeout`](Self::timeout), and otherwise in the background. A command whose connection fails is sent once more if its key has
-    /// another server by then, for which up to 250 ms are waited once a second; not one with a CAS number or the token of a
-    /// lease, and not [`call`](Client::call).
+    /// The list is asked for while the client is used: before the first command and after a pause, for at
+    /// most half of [`timeout`](Self::timeout), and otherwise in the background. A command whose connection
+    /// fails is sent once more if its key has another server by then, for which up to 250 ms are waited once
+    /// a second; not one with a CAS number or the token of a lease, and not [`call`](Client::call).
     ///
-    /// What a change leaves on the server that a key was on before stays there, and is read again when the change is undone: invalidate
-    /// by tags, which reach all nodes, where that must not be.
+    /// What a change leaves on the server that a key was on before stays there, and is read again when the
+    /// change is undone: invalidate by tags, which reach all nodes, where that must not be.
     pub fn nodes<S: Into<String>>(mut self, seeds: impl IntoIterator<Item = S>) -> Self {
         self.nodes.get_or_insert_default().extend(seeds.into_iter().map(Into::into));
         self
@@ -107,7 +110,8 @@ impl ClientBuilder {
     /// The client. Nothing is connected yet.
     ///
     /// # Errors
-    /// [`Error::Usage`]: there is no server, an address is none, or an option has a value that makes no sense.
+    /// [`Error::Usage`]: there is no server, an address is none, or an option has a value that makes no
+    /// sense.
     pub fn build(self) -> Result<Client, Error> {
         let source = self.source()?;
         let mut settings = self.settings;
@@ -182,39 +186,45 @@ impl ClientBuilder {
 
 setters! {
 impl ClientBuilder {
-    /// How often the list of [`nodes`](Self::nodes) is asked for, a quarter more or less, at least 1 ms. A server that fails has it asked for
-    /// at once. Default: 1 s.
+    /// How often the list of [`nodes`](Self::nodes) is asked for, a quarter more or less, at least 1 ms. A
+    /// server that fails has it asked for at once. Default: 1 s.
     pub fn nodes_interval(interval: Duration) => nodes_interval = interval;
 
-    /// The key of the list of [`nodes`](Self::nodes), for servers whose control keys begin with something else than `@`. Default: `@nodes`.
+    /// The key of the list of [`nodes`](Self::nodes), for servers whose control keys begin with something
+    /// else than `@`. Default: `@nodes`.
     pub fn nodes_key(key: impl Into<String>) => nodes_key = key.into();
 
-    /// Connections to each server that commands share, 1 to 1024. Default: 1, which is enough for most programs.
+    /// Connections to each server that commands share, 1 to 1024. Default: 1, which is enough for most
+    /// programs.
     pub fn connections(count: usize) => settings.connections = count;
 
-    /// At most this many connections to each server, 0 to 65536, for requests that the server holds while another client
-    /// computes. Beyond them, and if none can be made, the client asks repeatedly. 0: it always does. Default: 64.
+    /// At most this many connections to each server, 0 to 65536, for requests that the server holds while
+    /// another client computes. Beyond them, and if none can be made, the client asks repeatedly. 0: it
+    /// always does. Default: 64.
     pub fn waiting_connections(count: usize) => settings.waiting_connections = count;
 
-    /// No command takes longer, all together. Requests that a server holds have the time of their wait in addition. Default: 1 s.
+    /// No command takes longer, all together. Requests that a server holds have the time of their wait in
+    /// addition. Default: 1 s.
     pub fn timeout(limit: Duration) => settings.timeout = limit;
 
     /// Connecting takes at most this long, authentication included. Default: 1 s.
     pub fn connect_timeout(limit: Duration) => settings.connect_timeout = limit;
 
-    /// Whether a read is sent once more when its connection breaks: if no byte of its reply has come, if the connection had
-    /// worked before, and if the server is not in its back-off. The time for both is that of one command. Reads of keys that
-    /// begin with `@`, `get_and_touch`, and [`call`](Client::call) are never sent twice. Default: true.
+    /// Whether a read is sent once more when its connection breaks: if no byte of its reply has come, if the
+    /// connection had worked before, and if the server is not in its back-off. The time for both is that of
+    /// one command. Reads of keys that begin with `@`, `get_and_touch`, and [`call`](Client::call) are never
+    /// sent twice. Default: true.
     pub fn retry_reads(retry: bool) => settings.retry_reads = retry;
 
     /// How keys are spread over servers. Default: [`Sharding::KetamaWeighted`].
     pub fn sharding(sharding: Sharding) => route.sharding = sharding;
 
-    /// A server that fails is taken out, its keys go to others, and it is tried again while the client is used. Default: none is
-    /// taken out, and commands for a server that fails are errors.
+    /// A server that fails is taken out, its keys go to others, and it is tried again while the client is
+    /// used. Default: none is taken out, and commands for a server that fails are errors.
     pub fn ejection(ejection: Ejection) => route.ejection = Some(ejection);
 
-    /// Whether an ejected server gets `flush_all` before it gets keys again; see [`Options::flush_on_return`]. Default: false.
+    /// Whether an ejected server gets `flush_all` before it gets keys again; see
+    /// [`Options::flush_on_return`]. Default: false.
     pub fn flush_on_return(flush: bool) => route.flush_on_return = flush;
 
     /// Which commands are sent. Default: [`Protocol::Meta`].
@@ -222,21 +232,22 @@ impl ClientBuilder {
 
     /// User and password, as memcached's ASCII authentication wants them (`memcached -Y`).
     ///
-    /// Cattlegrid takes a password with blanks in it. memcached reads it only up to its first blank: a user whose line in memcached's file has such a
-    /// password cannot log in with any client.
+    /// Cattlegrid takes a password with blanks in it. memcached reads it only up to its first blank: a user
+    /// whose line in memcached's file has such a password cannot log in with any client.
     pub fn credentials(user: impl Into<String>, password: impl Into<String>) => credentials = Some((user.into(), password.into()));
 
     /// Encrypts all connections.
     #[cfg(feature = "tls")]
     pub fn tls(tls: Tls) => settings.tls = Some(tls);
 
-    /// Values of more than this many bytes are stored compressed (zlib), if that makes them smaller. Values of more than 64 MiB
-    /// are never compressed. Compressed values are read without this option too; `append` and `prepend` damage them. Default: none are.
+    /// Values of more than this many bytes are stored compressed (zlib), if that makes them smaller. Values
+    /// of more than 64 MiB are never compressed. Compressed values are read without this option too; `append`
+    /// and `prepend` damage them. Default: none are.
     #[cfg(feature = "compression")]
     pub fn compress_above(bytes: usize) => compress_above = Some(bytes);
 
-    /// Keeps values of the busiest keys in this process: for [`Client::get`] and [`Client::get_many`] over [`Protocol::Meta`]. What other clients write is not
-    /// noticed while a value is kept. Default: none are.
+    /// Keeps values of the busiest keys in this process: for [`Client::get`] and [`Client::get_many`] over
+    /// [`Protocol::Meta`]. What other clients write is not noticed while a value is kept. Default: none are.
     #[cfg(feature = "near-cache")]
     pub fn near_cache(settings: NearCache) => near = Some(settings);
 

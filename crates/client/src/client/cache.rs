@@ -149,7 +149,8 @@ impl Cache for Client {
                 Command::Store { verb: StoreVerb::Cas(*token), write: *write, exptime: exptime(write) },
             )
         });
-        // All at once to the servers of their keys; apart those leases that were had of another server, or of a server that leaves.
+        // All at once to the servers of their keys; apart those leases that were had of another server, or of
+        // a server that leaves.
         let now = self.now().await;
         let is_apart: Vec<_> = writes
             .iter()
@@ -304,8 +305,8 @@ impl Client {
         if ask.wait.is_zero() {
             return answer(node, node.one(&question(Duration::ZERO), false, limit).await?);
         }
-        // On a connection of its own from the first question on: a caller that waits knows that another client computes. Until one is
-        // there, and if there is none, it asks again and again.
+        // On a connection of its own from the first question on: a caller that waits knows that another
+        // client computes. Until one is there, and if there is none, it asks again and again.
         let mut pause = ASK_AGAIN.0;
         let mut waiting = Box::pin(node.waiting(whole));
         loop {

@@ -9,14 +9,16 @@ use crate::net::wire::Command;
 use crate::objects::{Call, route};
 
 impl Client {
-    /// Calls a method of an object of Cattlegrid, once: a name such as `quota:take:alice:100:hour`, or a [`Call`], which makes
-    /// names with escapes. None: the reply is a miss, or the server has no objects.
+    /// Calls a method of an object of Cattlegrid, once: a name such as `quota:take:alice:100:hour`, or a
+    /// [`Call`], which makes names with escapes. None: the reply is a miss, or the server has no objects.
     ///
-    /// The call goes to the server of the object, which is that of the key `type:key`. Over several servers names must not have a
-    /// prefix (`prefix` in `[objects]`): it would be taken for the type. It is not sent again when its connection breaks, since it may have been executed.
+    /// The call goes to the server of the object, which is that of the key `type:key`. Over several servers
+    /// names must not have a prefix (`prefix` in `[objects]`): it would be taken for the type. It is not sent
+    /// again when its connection breaks, since it may have been executed.
     ///
     /// # Errors
-    /// [`Error::Usage`]: the name is not that of a call. [`Error::Refused`], [`Error::Server`]: the method refuses. All others as for a `get`.
+    /// [`Error::Usage`]: the name is not that of a call. [`Error::Refused`], [`Error::Server`]: the method
+    /// refuses. All others as for a `get`.
     pub async fn call(&self, name: impl Key) -> Result<Option<Bytes>, Error> {
         let name = name.bytes();
         key::check(name).map_err(Error::Key)?;
@@ -27,8 +29,8 @@ impl Client {
         Ok(item(node, reply)?.map(|item| item.data))
     }
 
-    /// Calls the same method of many objects of a type, with the same arguments: one request to each server that has any of them, all at once. The
-    /// outcomes have the order of the keys.
+    /// Calls the same method of many objects of a type, with the same arguments: one request to each server
+    /// that has any of them, all at once. The outcomes have the order of the keys.
     ///
     /// ```no_run
     /// # async fn example(client: cattlegrid_client::Client) {
@@ -65,8 +67,9 @@ impl Client {
         keys.iter().zip(outcomes).collect()
     }
 
-    /// [`multi_call`](Self::multi_call), whose outcomes are combined: `fold` gets what has been combined until now, a key and its outcome, in the order of
-    /// the keys. For a sum, or for sketches that are merged.
+    /// [`multi_call`](Self::multi_call), whose outcomes are combined: `fold` gets what has been combined
+    /// until now, a key and its outcome, in the order of the keys. For a sum, or for sketches that are
+    /// merged.
     pub async fn multi_call_fold<K: AsRef<str>, A>(
         &self,
         object_type: &str,

@@ -1,16 +1,18 @@
 //! The servers of a client that are those of a fleet's list.
 //!
-//! Commands ask for the list: the first one waits for it, later ones begin a question in the background when an interval has passed
-//! since the last answer, and wait for it only when the list is older than [`OLD`] intervals, which is so after a pause of the
-//! program. So a program that sends nothing asks for nothing, and nothing depends on a task or a runtime that lives.
+//! Commands ask for the list: the first one waits for it, later ones begin a question in the background when
+//! an interval has passed since the last answer, and wait for it only when the list is older than [`OLD`]
+//! intervals, which is so after a pause of the program. So a program that sends nothing asks for nothing, and
+//! nothing depends on a task or a runtime that lives.
 //!
-//! A question goes to the node that has answered last, to others of the list, and to the addresses that were given, one after the
-//! other until one answers, over connections of their own: an answer that is late ends no connection of commands.
+//! A question goes to the node that has answered last, to others of the list, and to the addresses that were
+//! given, one after the other until one answers, over connections of their own: an answer that is late ends
+//! no connection of commands.
 //!
 //! # Invariants
 //! * One question at a time. Only it replaces [`Nodes::current`].
-//! * Without a list that has a server which gets keys, the servers stay as they are: those of the last list, or the addresses
-//!   that were given.
+//! * Without a list that has a server which gets keys, the servers stay as they are: those of the last list,
+//!   or the addresses that were given.
 
 mod leases;
 mod list;
@@ -134,8 +136,8 @@ impl Nodes {
         self.current()
     }
 
-    /// The servers when they are others than those in which this node has failed: a server that leaves is listed as leaving within
-    /// milliseconds, which are waited for once. None: they are the same.
+    /// The servers when they are others than those in which this node has failed: a server that leaves is
+    /// listed as leaving within milliseconds, which are waited for once. None: they are the same.
     pub(crate) async fn after_failure(
         self: &Arc<Self>,
         seen: &Arc<Servers>,
@@ -186,7 +188,8 @@ impl Nodes {
         }
     }
 
-    /// Whom to ask, in this order: the node that has answered last, others from a random one on, and what was given.
+    /// Whom to ask, in this order: the node that has answered last, others from a random one on, and what was
+    /// given.
     fn to_ask(&self) -> Vec<Address> {
         let servers = self.current();
         let listed: Vec<_> = servers.nodes.iter().map(|node| &node.address).collect();

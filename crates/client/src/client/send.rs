@@ -1,8 +1,9 @@
 //! How commands reach the servers of their keys, and what happens when those change.
 //!
-//! A command whose connection fails is sent once more if its key has another server by then, which is so only where the servers are those of a
-//! list. It may have been executed by the first server, whose keys are not read any more; by each server it is executed once at most.
-//! What has a CAS number or a token is never sent to another server, and a key that begins with `@` neither.
+//! A command whose connection fails is sent once more if its key has another server by then, which is so only
+//! where the servers are those of a list. It may have been executed by the first server, whose keys are not
+//! read any more; by each server it is executed once at most. What has a CAS number or a token is never sent
+//! to another server, and a key that begins with `@` neither.
 
 use std::sync::Arc;
 
@@ -34,7 +35,8 @@ struct FailedCommand<'a> {
 }
 
 impl Client {
-    /// The servers as of now, and the time of a command that begins now. The list of the servers may have to be asked for first.
+    /// The servers as of now, and the time of a command that begins now. The list of the servers may have to
+    /// be asked for first.
     pub(super) async fn now(&self) -> CommandServers<'_> {
         let limit = TimeLimit::after(self.inner.settings.timeout);
         let servers = match &self.inner.source {
@@ -107,7 +109,8 @@ impl Client {
         }
     }
 
-    /// The servers in which `key` has another one than this, which has failed. None: its server is the same, or this is another failure.
+    /// The servers in which `key` has another one than this, which has failed. None: its server is the same,
+    /// or this is another failure.
     pub(super) async fn elsewhere<'s>(
         &'s self,
         now: &CommandServers<'_>,
@@ -172,7 +175,8 @@ impl Client {
         outcomes.into_iter().flatten().collect()
     }
 
-    /// Sends commands, each of which has its place in `outcomes`. Those that have failed and may have another server by now are returned.
+    /// Sends commands, each of which has its place in `outcomes`. Those that have failed and may have another
+    /// server by now are returned.
     async fn round<'a, T>(
         &self,
         now: &CommandServers<'_>,
@@ -266,7 +270,8 @@ fn may_move(key: &[u8], command: &Command<'_>) -> bool {
     !is_of_server && !is_control(key)
 }
 
-/// Checks the tags of a write. One whose tags this server could not be sent would keep its value when they are invalidated.
+/// Checks the tags of a write. One whose tags this server could not be sent would keep its value when they
+/// are invalidated.
 pub(super) fn check_tags(node: &Node, command: &Command<'_>) -> Result<(), Error> {
     match command {
         Command::Store { write, .. } if !write.tags.is_empty() => {

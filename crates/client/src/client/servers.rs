@@ -1,9 +1,11 @@
 //! The servers of a client at one time: their nodes, and the route over them.
 //!
 //! # Invariants
-//! * A command uses the nodes and the route of one [`Servers`] from its beginning to its end, or to where it is sent again.
+//! * A command uses the nodes and the route of one [`Servers`] from its beginning to its end, or to where it
+//!   is sent again.
 //! * A node that is in two of them is the same one: its connections, back-off and ejection stay.
-//! * A node is dropped, and closes its connections, when no [`Servers`], no command under way and no lease has it any more.
+//! * A node is dropped, and closes its connections, when no [`Servers`], no command under way and no lease
+//!   has it any more.
 
 use std::ops::Deref;
 use std::sync::Arc;

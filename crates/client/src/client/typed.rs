@@ -17,8 +17,9 @@ const GROUP_MAX: usize = 250;
 impl Client {
     /// The value of a key, or None if it is absent.
     ///
-    /// A `get` whose connection breaks may be sent twice, see [`retry_reads`](crate::ClientBuilder::retry_reads). Names of Cattlegrid
-    /// whose reading does something, which are calls of objects and control keys, need [`call`](Self::call), which is never repeated.
+    /// A `get` whose connection breaks may be sent twice, see
+    /// [`retry_reads`](crate::ClientBuilder::retry_reads). Names of Cattlegrid whose reading does something,
+    /// which are calls of objects and control keys, need [`call`](Self::call), which is never repeated.
     pub async fn get<T: Value>(&self, key: impl Key) -> Result<Option<T>, Error> {
         let item = match self.near_for(&key) {
             Some(near) => self.read_near(near, key.bytes()).await?,
@@ -95,7 +96,8 @@ impl Client {
         self.put(StoreVerb::Replace, &key, value, expiration.into()).await
     }
 
-    /// Stores a value if the item still has this CAS number; otherwise [`Written::Exists`] or [`Written::NotFound`].
+    /// Stores a value if the item still has this CAS number; otherwise [`Written::Exists`] or
+    /// [`Written::NotFound`].
     pub async fn cas<T: ToValue + ?Sized>(
         &self,
         key: impl Key,
@@ -199,8 +201,9 @@ impl Client {
     /// Invalidates all items with any of these tags, on every server, in one round trip.
     ///
     /// # Errors
-    /// [`Error::Connection`] names the servers that were not reached; the others have done it. [`Error::NoTags`]: one has no tags, or the
-    /// client was built with [`Protocol::Text`](crate::Protocol::Text). [`Error::Usage`]: a tag has no form of one.
+    /// [`Error::Connection`] names the servers that were not reached; the others have done it.
+    /// [`Error::NoTags`]: one has no tags, or the client was built with
+    /// [`Protocol::Text`](crate::Protocol::Text). [`Error::Usage`]: a tag has no form of one.
     pub async fn invalidate<S: AsRef<str>>(&self, tags: &[S]) -> Result<(), Error> {
         let tags: Vec<_> = tags.iter().map(|tag| tag.as_ref().to_owned()).collect();
         Cache::invalidate(self, &tags).await
@@ -227,9 +230,11 @@ impl Client {
         replies.into_iter().map(|(server, reply)| (server, reply.map(text))).collect()
     }
 
-    /// The statistics of each server: of a group such as `items` or `detail dump`, or the general ones if that is empty.
+    /// The statistics of each server: of a group such as `items` or `detail dump`, or the general ones if
+    /// that is empty.
     ///
-    /// [`Error::Usage`] for each server: a word of the group is empty, has more than 250 bytes or control characters.
+    /// [`Error::Usage`] for each server: a word of the group is empty, has more than 250 bytes or control
+    /// characters.
     pub async fn stats(&self, group: &str) -> Vec<(String, Result<Vec<(String, String)>, Error>)> {
         let checked =
             group.split(' ').map(|word| wire::check_word("the group of statistics", word, GROUP_MAX));
@@ -304,7 +309,8 @@ impl Client {
     }
 }
 
-/// The server's form of an expiration. An expiration in the past is -1: the item has expired when it is stored.
+/// The server's form of an expiration. An expiration in the past is -1: the item has expired when it is
+/// stored.
 fn exptime(expiration: Expiration) -> i32 {
     let exptime = expiration.exptime(system_time(), Duration::ZERO);
     exptime.map_or(-1, |exptime| i32::try_from(exptime).unwrap_or(i32::MAX))

@@ -19,9 +19,10 @@ impl Client {
         Herd { place: super::place(self.clone()), flights, metrics, compress_above }
     }
 
-    /// The value that is in the cache, if `get_or_compute` has stored it too, which a `get` does not read. None: it is missing, has
-    /// expired or is being computed. Nothing is computed and nothing waited for, and no lease is taken (with [`Protocol::Text`](crate::Protocol::Text)
-    /// it is a `get`, which a rule can hold). Two round trips for a key that has a value.
+    /// The value that is in the cache, if `get_or_compute` has stored it too, which a `get` does not read.
+    /// None: it is missing, has expired or is being computed. Nothing is computed and nothing waited for, and
+    /// no lease is taken (with [`Protocol::Text`](crate::Protocol::Text) it is a `get`, which a rule can
+    /// hold). Two round trips for a key that has a value.
     ///
     /// # Errors
     /// The server cannot be asked, or the value cannot be read as `T`.

@@ -1,8 +1,9 @@
-//! The header before a value that `get_or_compute` has stored, and the locks of computations: bytes, without I/O.
+//! The header before a value that `get_or_compute` has stored, and the locks of computations: bytes, without
+//! I/O.
 //!
-//! An item has a header if the upper half of its client flags is `0xca77` and their lowest bit is set. The other
-//! bits of the lower half are the marks of the value behind the header. All numbers are big-endian, all times Unix
-//! milliseconds by the clock of the client that wrote them.
+//! An item has a header if the upper half of its client flags is `0xca77` and their lowest bit is set. The
+//! other bits of the lower half are the marks of the value behind the header. All numbers are big-endian, all
+//! times Unix milliseconds by the clock of the client that wrote them.
 //!
 //! ```text
 //! byte  0       0xc7
@@ -14,9 +15,10 @@
 //! the rest      kinds 0 and 1: the value; kind 2: the hint of the client that asked first; kind 3: why it failed
 //! ```
 //!
-//! A value of kind 0 therefore begins at byte 18, the others at byte 34. An item without a header was written by
-//! another client, or by a plain `set`: it is a fresh value as it is. Items with a header that is too short, begins
-//! with another byte or has another kind are damaged: they count as absent, and the next computation replaces them.
+//! A value of kind 0 therefore begins at byte 18, the others at byte 34. An item without a header was written
+//! by another client, or by a plain `set`: it is a fresh value as it is. Items with a header that is too
+//! short, begins with another byte or has another kind are damaged: they count as absent, and the next
+//! computation replaces them.
 
 use bytes::Bytes;
 

@@ -32,8 +32,8 @@ const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 /// Longest hint, percent-encoded: servers take 512 bytes with what else is in the request.
 const HINT_MAX: usize = 460;
 
-/// How [`fetch_or_compute`](crate::Herd::fetch_or_compute) works. A [`Duration`] is the values' time to live, the rest as by
-/// default.
+/// How [`fetch_or_compute`](crate::Herd::fetch_or_compute) works. A [`Duration`] is the values' time to live,
+/// the rest as by default.
 #[derive(Debug, Clone, Copy)]
 #[must_use]
 pub struct Fetch {
@@ -49,8 +49,8 @@ impl Fetch {
         Self { ttl, compute_timeout: COMPUTE_TIMEOUT, wait: None, outlives: false }
     }
 
-    /// The token stays valid for its whole `compute_timeout` when this process ends, since it is to leave it: [`Token::save`]. Over a
-    /// server with leases the death of the client that computes is not noticed then.
+    /// The token stays valid for its whole `compute_timeout` when this process ends, since it is to leave it:
+    /// [`Token::save`]. Over a server with leases the death of the client that computes is not noticed then.
     pub fn outlives_process(mut self) -> Self {
         self.outlives = true;
         self
@@ -65,11 +65,12 @@ impl Fetch {
 
 setters! {
 impl Fetch {
-    /// How long a token is valid: 30 s by default. After it one of the waiting callers gets a token. At least 1 ms and at most a
-    /// day; other times count as these.
+    /// How long a token is valid: 30 s by default. After it one of the waiting callers gets a token. At least
+    /// 1 ms and at most a day; other times count as these.
     pub fn compute_timeout(timeout: Duration) => compute_timeout = timeout.clamp(SHORTEST, LONGEST);
 
-    /// How long a call waits in all: twice `compute_timeout` by default. At most a day; longer times count as that.
+    /// How long a call waits in all: twice `compute_timeout` by default. At most a day; longer times count as
+    /// that.
     pub fn wait(wait: Duration) => wait = Some(wait.min(LONGEST));
 }
 }
@@ -83,11 +84,14 @@ impl From<Duration> for Fetch {
 /// The result of [`fetch_or_compute`](crate::Herd::fetch_or_compute).
 #[must_use]
 pub enum Fetched<T, C: Cache + 'static> {
-    /// The value was there. Over a server with leases and a `grace` this can be the old value, while another client computes.
+    /// The value was there. Over a server with leases and a `grace` this can be the old value, while another
+    /// client computes.
     Hit(T),
-    /// This caller must compute the value, then [`deliver`](crate::Herd::deliver) it or [`fail`](crate::Herd::fail).
+    /// This caller must compute the value, then [`deliver`](crate::Herd::deliver) it or
+    /// [`fail`](crate::Herd::fail).
     Compute {
-        /// The hint of the caller that asked first, as far as it is known: see [`fetch_or_compute`](crate::Herd::fetch_or_compute).
+        /// The hint of the caller that asked first, as far as it is known: see
+        /// [`fetch_or_compute`](crate::Herd::fetch_or_compute).
         hint: Bytes,
         /// The right to deliver.
         token: Token<C>,
@@ -114,8 +118,9 @@ impl<T: fmt::Debug, C: Cache + 'static> fmt::Debug for Fetched<T, C> {
     }
 }
 
-/// The right to deliver a value, once. A token that is dropped is given up: another caller may compute at once. It leaves its process by
-/// [`save`](Self::save). On any thread, as long as the tokio runtime in which it was got is running; afterwards it lasts for its time.
+/// The right to deliver a value, once. A token that is dropped is given up: another caller may compute at
+/// once. It leaves its process by [`save`](Self::save). On any thread, as long as the tokio runtime in which
+/// it was got is running; afterwards it lasts for its time.
 pub struct Token<C: Cache + 'static> {
     grant: Grant<C>,
     subject: Subject,
@@ -130,12 +135,12 @@ impl<C: Cache + 'static> Token<C> {
         &self.subject.key
     }
 
-    /// The token as text, for another process (or this one, later), which makes a token of it by [`Herd::resume`]. Nothing is given
-    /// up: the key stays with the process that has the text, for `compute_timeout` since the token was got. Of two that use the
-    /// same text the first stores its value.
+    /// The token as text, for another process (or this one, later), which makes a token of it by
+    /// [`Herd::resume`]. Nothing is given up: the key stays with the process that has the text, for
+    /// `compute_timeout` since the token was got. Of two that use the same text the first stores its value.
     ///
-    /// Over a server with leases the key is free when this process closes its connection, unless the token was asked for with
-    /// [`Fetch::outlives_process`].
+    /// Over a server with leases the key is free when this process closes its connection, unless the token
+    /// was asked for with [`Fetch::outlives_process`].
     #[must_use = "without its text the token is lost, and the key locked for its time"]
     pub fn save(self) -> SavedToken {
         let Self { grant, subject, ttl, computation, .. } = self;
@@ -151,17 +156,19 @@ impl<C: Cache + 'static> fmt::Debug for Token<C> {
 }
 
 impl<C: Cache + 'static> Herd<C> {
-    /// The value of `key`, or a token to compute it. While another caller has a token, this one waits for its value, its failure,
-    /// or a token of its own. `hint` says what to compute, for example an address: at most 460 bytes when percent-encoded.
+    /// The value of `key`, or a token to compute it. While another caller has a token, this one waits for its
+    /// value, its failure, or a token of its own. `hint` says what to compute, for example an address: at
+    /// most 460 bytes when percent-encoded.
     ///
-    /// Over a server without leases a failure is told to the callers that look before the next caller has got a token: they
-    /// look up to ten times a second.
+    /// Over a server without leases a failure is told to the callers that look before the next caller has got
+    /// a token: they look up to ten times a second.
     ///
-    /// A caller that gets the token after another caller's was dropped or came too late gets the hint of the caller that asked
-    /// first.
+    /// A caller that gets the token after another caller's was dropped or came too late gets the hint of the
+    /// caller that asked first.
     ///
     /// # Errors
-    /// The server cannot be asked, or the hint is too long. A value that cannot be read as `T` is removed, and computed again.
+    /// The server cannot be asked, or the hint is too long. A value that cannot be read as `T` is removed,
+    /// and computed again.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -229,16 +236,17 @@ impl<C: Cache + 'static> Herd<C> {
         Token { grant, subject, ttl, compress_above: self.compress_above, computation }
     }
 
-    /// The token that was [saved](Token::save), in this process or another. The server is not asked: whether the token is still valid is
-    /// seen when it is used. Dropped, it is given up.
+    /// The token that was [saved](Token::save), in this process or another. The server is not asked: whether
+    /// the token is still valid is seen when it is used. Dropped, it is given up.
     pub fn resume(&self, saved: &SavedToken) -> Token<C> {
         let SavedToken { subject, ttl, right } = saved.clone();
         let grant = Grant::of_right(&self.place, &subject, right);
         self.token(grant, subject, ttl)
     }
 
-    /// Stores the value that was computed, and gives it to the waiting callers: whether it was stored. It was not if the token came too
-    /// late, or if the key was deleted or its tag invalidated since: [`deliver_or_why`](Self::deliver_or_why) says which.
+    /// Stores the value that was computed, and gives it to the waiting callers: whether it was stored. It was
+    /// not if the token came too late, or if the key was deleted or its tag invalidated since:
+    /// [`deliver_or_why`](Self::deliver_or_why) says which.
     ///
     /// # Errors
     /// The server cannot be asked, or refuses the value; the value cannot be written.
@@ -246,7 +254,8 @@ impl<C: Cache + 'static> Herd<C> {
         Ok(self.send(token, value).await?.is_ok())
     }
 
-    /// [`deliver`](Self::deliver), which says why a value was not stored. A value that is too large for the server is such a reason here.
+    /// [`deliver`](Self::deliver), which says why a value was not stored. A value that is too large for the
+    /// server is such a reason here.
     ///
     /// # Errors
     /// The server cannot be asked, or refuses the value for another reason; the value cannot be written.
@@ -276,11 +285,12 @@ impl<C: Cache + 'static> Herd<C> {
         end
     }
 
-    /// Says that the computation has failed: the waiting callers get the text, cut to 460 percent-encoded bytes, and the next caller a
-    /// new token. Callers that wait in [`get_or_compute`](Self::get_or_compute) are no callers that get a text: one of them computes.
+    /// Says that the computation has failed: the waiting callers get the text, cut to 460 percent-encoded
+    /// bytes, and the next caller a new token. Callers that wait in [`get_or_compute`](Self::get_or_compute)
+    /// are no callers that get a text: one of them computes.
     ///
-    /// Over a server with leases the next caller gets the token at once after the first failure. As long as computing goes on failing
-    /// there is one for each second, then for two, up to 30; the others wait.
+    /// Over a server with leases the next caller gets the token at once after the first failure. As long as
+    /// computing goes on failing there is one for each second, then for two, up to 30; the others wait.
     ///
     /// # Errors
     /// The server cannot be asked.

@@ -1,17 +1,19 @@
 //! Callers of one key in one process: they share what is asked, and the computation.
 //!
-//! A caller may use the answer to a request only if it was sent after the caller had arrived: else it could see a value from
-//! before a delete that it has waited for. So callers that arrive while a request is under way gather for the next.
+//! A caller may use the answer to a request only if it was sent after the caller had arrived: else it could
+//! see a value from before a delete that it has waited for. So callers that arrive while a request is under
+//! way gather for the next.
 //!
-//! If the server says that a client computes, and a computation without an old value runs in this process, its end is waited for as
-//! well. It can be joined until its value is sent: the value is taken only if it was stored under the lock, which a delete
-//! removes, so nothing can have happened to the key between the taking of the lock and the store, and the caller has arrived between
-//! them. A lease of the server's does not say as much: after a soft invalidation a value is stored as an old one, so that callers look
-//! again when such a computation ends. The server is asked first, and again from time to time: a delete may have made the computation void, and then this or
-//! another client begins a new one.
+//! If the server says that a client computes, and a computation without an old value runs in this process,
+//! its end is waited for as well. It can be joined until its value is sent: the value is taken only if it was
+//! stored under the lock, which a delete removes, so nothing can have happened to the key between the taking
+//! of the lock and the store, and the caller has arrived between them. A lease of the server's does not say
+//! as much: after a soft invalidation a value is stored as an old one, so that callers look again when such a
+//! computation ends. The server is asked first, and again from time to time: a delete may have made the
+//! computation void, and then this or another client begins a new one.
 //!
-//! Requests are sent by tasks of their own: a caller that is dropped, or not polled, keeps no other from going on, and what
-//! was granted to no caller is given up. At rest the table is empty.
+//! Requests are sent by tasks of their own: a caller that is dropped, or not polled, keeps no other from
+//! going on, and what was granted to no caller is given up. At rest the table is empty.
 
 use std::collections::hash_map::{Entry as Slot, OccupiedEntry};
 use std::collections::{HashMap, HashSet};

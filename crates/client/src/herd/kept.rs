@@ -9,10 +9,12 @@ use crate::error::Error;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotStored {
-    /// The key was deleted or changed, or one of its tags invalidated, while the value was computed: it may be older than that.
+    /// The key was deleted or changed, or one of its tags invalidated, while the value was computed: it may
+    /// be older than that.
     #[error("the key was deleted, changed or invalidated while its value was computed")]
     Fenced,
-    /// Computing took longer than `compute_time` (of a token: `compute_timeout`), and another client may have computed the value since.
+    /// Computing took longer than `compute_time` (of a token: `compute_timeout`), and another client may have
+    /// computed the value since.
     #[error("computing took longer than its compute_time")]
     Late,
     /// The value had expired already.

@@ -75,17 +75,19 @@ fn span() -> tracing::Span {
 }
 
 impl<C: Cache + 'static> Herd<C> {
-    /// The values of `keys`, each with its expiration, in the order of the keys; a key may occur several times. Keys that
-    /// are missing or have expired, and that no other client computes, are given to `compute`, together and each once;
-    /// it returns the values with their keys. A key that it leaves out is [`Outcome::NotComputed`]; keys that it was not given
-    /// are ignored. Keys that other clients compute are waited for, while this one computes.
+    /// The values of `keys`, each with its expiration, in the order of the keys; a key may occur several
+    /// times. Keys that are missing or have expired, and that no other client computes, are given to
+    /// `compute`, together and each once; it returns the values with their keys. A key that it leaves out is
+    /// [`Outcome::NotComputed`]; keys that it was not given are ignored. Keys that other clients compute are
+    /// waited for, while this one computes.
     ///
-    /// When all keys are present this is one round trip to each server; computing takes two more, for locks and values. `compute`
-    /// is called again if the right to compute further keys is got while waiting. [`Compute::expiration`] is not used.
+    /// When all keys are present this is one round trip to each server; computing takes two more, for locks
+    /// and values. `compute` is called again if the right to compute further keys is got while waiting.
+    /// [`Compute::expiration`] is not used.
     ///
     /// # Errors
-    /// That of `compute`: others may then compute its keys. A key whose server cannot be asked has the error in its place. A value that
-    /// cannot be read as `T` is removed, and computed again.
+    /// That of `compute`: others may then compute its keys. A key whose server cannot be asked has the error
+    /// in its place. A value that cannot be read as `T` is removed, and computed again.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -105,8 +107,9 @@ impl<C: Cache + 'static> Herd<C> {
         self.many(keys, options, compute, None::<NoCompute<K, T>>).instrument(span()).await
     }
 
-    /// The same, but instead of waiting `busy` is called, at once, with the keys that other clients compute; the values that it returns
-    /// are the answers, as [`Outcome::Waited`]. Keys that it leaves out are [`Outcome::Busy`].
+    /// The same, but instead of waiting `busy` is called, at once, with the keys that other clients compute;
+    /// the values that it returns are the answers, as [`Outcome::Waited`]. Keys that it leaves out are
+    /// [`Outcome::Busy`].
     ///
     /// # Errors
     /// See [`get_or_compute_many`](Self::get_or_compute_many).

@@ -75,9 +75,10 @@ impl<C: Cache + 'static> Herd<C> {
     /// If `compute` fails or panics, or the returned future is dropped, others may compute at once.
     ///
     /// # Errors
-    /// [`ComputeError::Compute`] if `compute` has failed. [`ComputeError::Cache`] if the server cannot be asked, or the computed value
-    /// cannot be written. If only storing the value fails, it is returned nevertheless. A value that cannot be read as `T` is removed and
-    /// computed again; it is an error only if clients go on storing such values.
+    /// [`ComputeError::Compute`] if `compute` has failed. [`ComputeError::Cache`] if the server cannot be
+    /// asked, or the computed value cannot be written. If only storing the value fails, it is returned
+    /// nevertheless. A value that cannot be read as `T` is removed and computed again; it is an error only if
+    /// clients go on storing such values.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -97,12 +98,13 @@ impl<C: Cache + 'static> Herd<C> {
         self.one(&key, options, compute, wait, || async { None }).await
     }
 
-    /// The same, but instead of waiting for another client's value `busy` is called, and what it returns is the answer: a value
-    /// as [`Outcome::Waited`], None as [`Outcome::Busy`]. [`Compute::wait`] is not used.
+    /// The same, but instead of waiting for another client's value `busy` is called, and what it returns is
+    /// the answer: a value as [`Outcome::Waited`], None as [`Outcome::Busy`]. [`Compute::wait`] is not used.
     ///
-    /// `busy` is called if another client, or another caller in this process, computes the value and there is no old one: over a
-    /// server without leases if the key is locked, over a server with leases if it says that another client has the lease; it
-    /// holds no request then. It is not called after an error. What it returns is not stored.
+    /// `busy` is called if another client, or another caller in this process, computes the value and there is
+    /// no old one: over a server without leases if the key is locked, over a server with leases if it says
+    /// that another client has the lease; it holds no request then. It is not called after an error. What it
+    /// returns is not stored.
     ///
     /// # Errors
     /// See [`get_or_compute`](Self::get_or_compute).

@@ -82,42 +82,47 @@ impl Compute {
 
 setters! {
 impl Compute {
-    /// A high estimate of the time it takes to compute a value: 2 s by default. When it has passed, another client may
-    /// compute the value as well. It is also how long an expired value is kept and served while a new one is computed, and a second
-    /// longer: over servers without leases; a server with leases has its own `grace`. At least 1 ms and at most a day; other
-    /// times count as these.
+    /// A high estimate of the time it takes to compute a value: 2 s by default. When it has passed, another
+    /// client may compute the value as well. It is also how long an expired value is kept and served while a
+    /// new one is computed, and a second longer: over servers without leases; a server with leases has its
+    /// own `grace`. At least 1 ms and at most a day; other times count as these.
     pub fn compute_time(time: Duration) => time = Some(time);
 
     /// The time it takes to compute all missing values of a
-    /// [`get_or_compute_many`](crate::Herd::get_or_compute_many): by default `compute_time` for each. The same limits.
+    /// [`get_or_compute_many`](crate::Herd::get_or_compute_many): by default `compute_time` for each. The
+    /// same limits.
     pub fn batch_compute_time(time: Duration) => batch_time = Some(time);
 
-    /// When the computed value expires: by default never. A number of seconds is taken in memcached's form: 0 is never, above
-    /// 30 days it is a Unix time.
+    /// When the computed value expires: by default never. A number of seconds is taken in memcached's form: 0
+    /// is never, above 30 days it is a Unix time.
     pub fn expiration(expiration: impl Into<Expiration>) => expiration = expiration.into();
 
-    /// How long to wait for a value that another client computes, if there is no old value. By default `compute_time` if that was
-    /// given, else 100 ms. Zero: not at all. At most a day; longer times count as that.
+    /// How long to wait for a value that another client computes, if there is no old value. By default
+    /// `compute_time` if that was given, else 100 ms. Zero: not at all. At most a day; longer times count as
+    /// that.
     ///
-    /// * Callers of one key and its tags in this process share what is asked. If a computation of this process runs they get its value
-    ///   when it is stored; the server is asked all the same, whether the key was deleted since and another computation is due: at once, and
-    ///   again every 100 ms, or by a request that it holds.
-    /// * Over a server without leases (memcached, or a key without a rule) the key is read again after 5 ms, then after pauses that
-    ///   grow by half, up to 100 ms. The value is found up to one pause late.
-    /// * A server with leases holds one request of this process until the value is there, for as long as the rule's `hold` allows;
-    ///   it answers at once. When that has passed, or the server cannot hold it, the key is read again after the same pauses.
-    /// * [`get_or_compute_many`](crate::Herd::get_or_compute_many) reads each missing key again after the same pauses, over any server.
+    /// * Callers of one key and its tags in this process share what is asked. If a computation of this
+    ///   process runs they get its value when it is stored; the server is asked all the same, whether the key
+    ///   was deleted since and another computation is due: at once, and again every 100 ms, or by a request
+    ///   that it holds.
+    /// * Over a server without leases (memcached, or a key without a rule) the key is read again after 5 ms,
+    ///   then after pauses that grow by half, up to 100 ms. The value is found up to one pause late.
+    /// * A server with leases holds one request of this process until the value is there, for as long as the
+    ///   rule's `hold` allows; it answers at once. When that has passed, or the server cannot hold it, the
+    ///   key is read again after the same pauses.
+    /// * [`get_or_compute_many`](crate::Herd::get_or_compute_many) reads each missing key again after the
+    ///   same pauses, over any server.
     ///
-    /// A caller that waits computes the value itself when the other client has failed, has given up, or has taken longer than its
-    /// `compute_time` (over a server with leases: longer than the lease, which the rule may limit). When the wait has passed, the
-    /// outcome is [`Outcome::Busy`].
+    /// A caller that waits computes the value itself when the other client has failed, has given up, or has
+    /// taken longer than its `compute_time` (over a server with leases: longer than the lease, which the rule
+    /// may limit). When the wait has passed, the outcome is [`Outcome::Busy`].
     pub fn wait(wait: Duration) => wait = Some(wait);
 
     /// Sets the behaviour when the server of the key cannot be asked: by default the call fails.
     pub fn when_unavailable(what: WhenUnavailable) => unavailable = what;
 
-    /// Calls a function for each value that was computed and is not in the cache, with its key: why. For a call, as
-    /// [`Observer::not_stored`](crate::Observer::not_stored) is for a client. It must not block.
+    /// Calls a function for each value that was computed and is not in the cache, with its key: why. For a
+    /// call, as [`Observer::not_stored`](crate::Observer::not_stored) is for a client. It must not block.
     ///
     /// ```
     /// # use cattlegrid_client::Compute;
@@ -145,12 +150,13 @@ pub enum Outcome<T> {
     Computed {
         /// The value.
         value: T,
-        /// Whether it is in the cache now. It is not if the key was deleted or changed, or its tag invalidated, while it was
-        /// computed, or if the computation took longer than `compute_time` and another client has begun one; nor if the
-        /// value has expired already, or the server could not store it: over a server with leases also if more keys are computed at
-        /// the same time than it has leases for, which are 1,024 for each MiB of its `ledger_memory`. Which of these it was is told to
-        /// [`Compute::on_not_stored`] and [`Observer::not_stored`](crate::Observer::not_stored), and counted in
-        /// [`Statistics`](crate::Statistics).
+        /// Whether it is in the cache now. It is not if the key was deleted or changed, or its tag
+        /// invalidated, while it was computed, or if the computation took longer than `compute_time` and
+        /// another client has begun one; nor if the value has expired already, or the server could not store
+        /// it: over a server with leases also if more keys are computed at the same time than it has leases
+        /// for, which are 1,024 for each MiB of its `ledger_memory`. Which of these it was is told to
+        /// [`Compute::on_not_stored`] and [`Observer::not_stored`](crate::Observer::not_stored), and counted
+        /// in [`Statistics`](crate::Statistics).
         stored: bool,
     },
     /// Another client computes the value: this is what the caller's own function has returned.
@@ -201,9 +207,10 @@ impl Outcome<()> {
 
 /// Why [`get_or_compute`](crate::Herd::get_or_compute) has failed.
 ///
-/// It is an error whatever `E` is, also for a text. Its source is the error of the function, or that behind the cache's. Behind a
-/// `dyn Error` the source is known only of an `E` that is a boxed error, [`std::io::Error`] or [`Error`]; [`boxed`](Self::boxed)
-/// keeps the chain of any other: `.map_err(ComputeError::boxed)?`.
+/// It is an error whatever `E` is, also for a text. Its source is the error of the function, or that behind
+/// the cache's. Behind a `dyn Error` the source is known only of an `E` that is a boxed error,
+/// [`std::io::Error`] or [`Error`]; [`boxed`](Self::boxed) keeps the chain of any other:
+/// `.map_err(ComputeError::boxed)?`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ComputeError<E> {
     /// The cache has.
@@ -256,7 +263,8 @@ impl<E: Into<Box<dyn StdError + Send + Sync>>> ComputeError<E> {
     }
 }
 
-/// A value of any type as an error, if it is of one of these types: of a type that need not be an error it cannot be asked whether it is.
+/// A value of any type as an error, if it is of one of these types: of a type that need not be an error it
+/// cannot be asked whether it is.
 fn known(error: &dyn Any) -> Option<&(dyn StdError + 'static)> {
     type SendSyncError = Box<dyn StdError + Send + Sync>;
     type SendError = Box<dyn StdError + Send>;

@@ -1,19 +1,23 @@
-//! Computing over a server without leases: what to do about an item that was read, and about the reply to each command.
-//! Without I/O, time is an argument; `tests/it/interleavings.rs` tries all orders of several clients.
+//! Computing over a server without leases: what to do about an item that was read, and about the reply to
+//! each command. Without I/O, time is an argument; `tests/it/interleavings.rs` tries all orders of several
+//! clients.
 //!
-//! The lock of a computation is the item itself: a lock without a value where there was none (`add`), else the old
-//! value marked as being computed again (`cas`). The result replaces this lock, and nothing else, by `cas`: whatever happened to
-//! the key since the lock was taken (a delete, another client's lock, a plain `set`) has removed the lock, and then the result is
-//! not stored. So a value that was computed before a delete is not stored after it.
+//! The lock of a computation is the item itself: a lock without a value where there was none (`add`), else
+//! the old value marked as being computed again (`cas`). The result replaces this lock, and nothing else, by
+//! `cas`: whatever happened to the key since the lock was taken (a delete, another client's lock, a plain
+//! `set`) has removed the lock, and then the result is not stored. So a value that was computed before a
+//! delete is not stored after it.
 //!
 //! Invariants:
 //! * Only a client that has stored a lock computes.
 //! * A value is served as fresh before its expiry only, and as stale before its `dead_ms` only.
 //! * What a client removes or replaces is what it has read: every write is an `add` or a `cas`.
-//! * What is replaced by the CAS number of a lock is the lock: a server that was restarted counts anew, and so the number is sent only
-//!   where it is valid ([`Scope`](crate::Scope)). Elsewhere [`settle_read`] compares the lock's own number first.
-//! * The exception: a lock without tags whose time in the server has passed. Then `add` stores the result, although a delete in the
-//!   time since could not be noticed. It cannot be before the time of the lock has passed ([`LockTerms::is_late`]).
+//! * What is replaced by the CAS number of a lock is the lock: a server that was restarted counts anew, and
+//!   so the number is sent only where it is valid ([`Scope`](crate::Scope)). Elsewhere [`settle_read`]
+//!   compares the lock's own number first.
+//! * The exception: a lock without tags whose time in the server has passed. Then `add` stores the result,
+//!   although a delete in the time since could not be noticed. It cannot be before the time of the lock has
+//!   passed ([`LockTerms::is_late`]).
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! The right to deliver a value, as text: for another process, which may have another connection, or run later.
+//! The right to deliver a value, as text: for another process, which may have another connection, or run
+//! later.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,8 +14,9 @@ use super::grant::SavedRight;
 use crate::error::Error;
 use crate::net::wire::ESCAPED;
 
-/// A [`Token`](crate::Token) that has left its process: text (`to_string` and `parse`) of printable ASCII without blanks, and the same
-/// for serde. [`Herd::resume`](crate::Herd::resume) makes a token of it again, in any process that has the same servers.
+/// A [`Token`](crate::Token) that has left its process: text (`to_string` and `parse`) of printable ASCII
+/// without blanks, and the same for serde. [`Herd::resume`](crate::Herd::resume) makes a token of it again,
+/// in any process that has the same servers.
 ///
 /// Any program that has the text can store the value of its key: keep it as safe as the connection.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,13 +1,15 @@
 //! Evidence: bits that show which namespaces were not updated since their window began.
 //!
-//! An update sets two bits, at places that a hash of the namespace gives. A namespace of which one bit is not set was not
-//! updated; one with both bits set may have been. The bits are numbered from the lowest of the first byte.
+//! An update sets two bits, at places that a hash of the namespace gives. A namespace of which one bit is not
+//! set was not updated; one with both bits set may have been. The bits are numbered from the lowest of the
+//! first byte.
 //!
 //! # Hashes
-//! Any client can compute them: `mix(n)` is the n-th number, from 1, of the generator `SplitMix64` that begins with the 64-bit
-//! FNV-1a hash of the text. With `bits` = 8 x size of the evidence, the places of a namespace are
-//! `first = mix(1) % bits` and `second = (first + 1 + mix(2) % (bits - 1)) % bits`, which differ. The phase of a key in a
-//! rolling flush is `mix(3) x period / 2^64`, rounded down, of the whole key without its numbers.
+//! Any client can compute them: `mix(n)` is the n-th number, from 1, of the generator `SplitMix64` that
+//! begins with the 64-bit FNV-1a hash of the text. With `bits` = 8 x size of the evidence, the places of a
+//! namespace are `first = mix(1) % bits` and `second = (first + 1 + mix(2) % (bits - 1)) % bits`, which
+//! differ. The phase of a key in a rolling flush is `mix(3) x period / 2^64`, rounded down, of the whole key
+//! without its numbers.
 
 use crate::route::{SPLIT_STEP, fnv, mix};
 
@@ -78,7 +80,8 @@ impl Evidence {
         namespace.places(self.0.len()).iter().all(|place| self.0[place / 8] & (1 << (place % 8)) != 0)
     }
 
-    /// Whether at least half of all namespaces count as updated: the share of bits that are set, squared, is 0.5 or more.
+    /// Whether at least half of all namespaces count as updated: the share of bits that are set, squared, is
+    /// 0.5 or more.
     pub(super) fn muddled(&self) -> bool {
         let set: u64 = self.0.iter().map(|byte| u64::from(byte.count_ones())).sum();
         let bits = self.0.len() as u64 * 8;

@@ -1,7 +1,8 @@
 //! Keys and tags as text.
 //!
-//! Names and ids are percent-encoded, upper case: all bytes that are not visible ASCII, the bytes of the separator, `%`, `,`
-//! and `|`. The separator therefore stands between parts only, and different parts give different keys.
+//! Names and ids are percent-encoded, upper case: all bytes that are not visible ASCII, the bytes of the
+//! separator, `%`, `,` and `|`. The separator therefore stands between parts only, and different parts give
+//! different keys.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -20,8 +21,9 @@ const TAG_MAX: usize = 200;
 const NUMBER_DIGITS: usize = 16;
 const COUNTER_MARK: char = '|';
 
-/// A key made by a [`Namespacer`](crate::Namespacer). It is good for one read or write, and for the write after a read that
-/// found nothing: later, make it again. A value that is stored under a key made before an update is not seen after it.
+/// A key made by a [`Namespacer`](crate::Namespacer). It is good for one read or write, and for the write
+/// after a read that found nothing: later, make it again. A value that is stored under a key made before an
+/// update is not seen after it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct NamespacedKey {
     text: String,

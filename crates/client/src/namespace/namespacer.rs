@@ -29,20 +29,22 @@ use crate::item::{Clock, Item, Write, Written};
 /// # }
 /// ```
 ///
-/// Over servers with tags a key has the tags of its namespaces, and an update invalidates the tag. Over other servers, and with
-/// [`use_tags(false)`](NamespacerOptions::use_tags), numbers in the keys do the same. An update by any process is seen by each
-/// key made after it. What is stored under a key that was made before an update is not found by a key made after it; with tags
-/// that holds for values stored before the update, and for all values of keys that a rule of the server matches or that are
-/// filled under a lease.
+/// Over servers with tags a key has the tags of its namespaces, and an update invalidates the tag. Over other
+/// servers, and with [`use_tags(false)`](NamespacerOptions::use_tags), numbers in the keys do the same. An
+/// update by any process is seen by each key made after it. What is stored under a key that was made before
+/// an update is not found by a key made after it; with tags that holds for values stored before the update,
+/// and for all values of keys that a rule of the server matches or that are filled under a lease.
 ///
 /// # Servers that change
-/// The record says which way is used, for all processes. Servers without tags take the place of others, or are added: processes notice
-/// it within five seconds while they make keys, or at the next update, and go on with numbers. Until then values with tags are refused. The
-/// way back is taken when the record is lost, as by a restart of its server, and all servers have tags. All keys are new then.
+/// The record says which way is used, for all processes. Servers without tags take the place of others, or
+/// are added: processes notice it within five seconds while they make keys, or at the next update, and go on
+/// with numbers. Until then values with tags are refused. The way back is taken when the record is lost, as
+/// by a restart of its server, and all servers have tags. All keys are new then.
 ///
 /// # Other clients
-/// Another client may read and write under the text of a key. What it writes over tags has none, unless a rule of the server
-/// derives them from the key (for each kind of key in use, with the option `prefix` in place of `___`):
+/// Another client may read and write under the text of a key. What it writes over tags has none, unless a
+/// rule of the server derives them from the key (for each kind of key in use, with the option `prefix` in
+/// place of `___`):
 ///
 /// ```toml
 /// [[rule]]
@@ -57,7 +59,8 @@ use crate::item::{Clock, Item, Write, Written};
 /// `delete @tag:___userId:1234` then invalidates a namespace from any client.
 ///
 /// # Clocks
-/// The clocks of all processes should agree: a rolling flush begins and ends in each process by its own clock.
+/// The clocks of all processes should agree: a rolling flush begins and ends in each process by its own
+/// clock.
 pub struct Namespacer<C: Cache>(Arc<NamespacerInner<C>>);
 
 struct NamespacerInner<C> {
@@ -101,7 +104,8 @@ struct RecordCopy {
 const COPY_MS: u64 = 1_000;
 /// While tags are used the servers are asked this often whether they have them still.
 const ASK_MS: u64 = 5_000;
-/// For this long after the way has changed an update is made in both: other processes may have copies of the old record.
+/// For this long after the way has changed an update is made in both: other processes may have copies of the
+/// old record.
 const CHANGING_MS: u64 = 3 * COPY_MS;
 /// Tries to update while the way changes.
 const WAYS: usize = 4;
@@ -127,11 +131,13 @@ impl<C: Cache> fmt::Debug for Namespacer<C> {
 }
 
 impl<C: Cache> Namespacer<C> {
-    /// Namespaces over `cache`. Reads the record of the prefix, or creates it, and asks whether the servers have tags.
+    /// Namespaces over `cache`. Reads the record of the prefix, or creates it, and asks whether the servers
+    /// have tags.
     ///
     /// # Errors
-    /// [`Error::Usage`]: an option is out of its range. [`Error::SettingsDiffer`]: other processes have other options.
-    /// [`Error::Value`]: the item `PREFIXrecord` was written by another program or version. Those of the cache.
+    /// [`Error::Usage`]: an option is out of its range. [`Error::SettingsDiffer`]: other processes have other
+    /// options. [`Error::Value`]: the item `PREFIXrecord` was written by another program or version. Those of
+    /// the cache.
     pub async fn new(cache: C, options: NamespacerOptions) -> Result<Self, Error> {
         options.check()?;
         let tags = options.use_tags && cache.has_tags().await?;
@@ -167,13 +173,13 @@ impl<C: Cache> Namespacer<C> {
 
     /// The key of a namespace: `key("userId", 1234)`.
     ///
-    /// Costs one read of the record, and one of the namespace's number if it may have been updated. With tags the record is
-    /// read once a second at most.
+    /// Costs one read of the record, and one of the namespace's number if it may have been updated. With tags
+    /// the record is read once a second at most.
     ///
     /// # Errors
-    /// [`Error::Usage`] and [`Error::Key`]: a part is empty, the key can become longer than 250 bytes, or, with tags, a tag
-    /// longer than 200.
-    /// [`Error::SettingsDiffer`], [`Error::Value`] as [`new`](Self::new). Those of the cache.
+    /// [`Error::Usage`] and [`Error::Key`]: a part is empty, the key can become longer than 250 bytes, or,
+    /// with tags, a tag longer than 200. [`Error::SettingsDiffer`], [`Error::Value`] as [`new`](Self::new).
+    /// Those of the cache.
     pub fn key(
         &self,
         name: &str,
@@ -184,7 +190,8 @@ impl<C: Cache> Namespacer<C> {
         async move { one(self.0.keys(vec![logical?]).await?) }
     }
 
-    /// A key with a name of its own in one to seven namespaces: `key_of("lastWatched", &[("userId", 12543), ("prodId", 549)])`.
+    /// A key with a name of its own in one to seven namespaces: `key_of("lastWatched", &[("userId", 12543),
+    /// ("prodId", 549)])`.
     ///
     /// # Errors
     /// As [`key`](Self::key); [`Error::Usage`]: no namespace, or more than seven.
@@ -197,7 +204,8 @@ impl<C: Cache> Namespacer<C> {
         async move { one(self.0.keys(vec![logical?]).await?) }
     }
 
-    /// [`key`](Self::key) of many namespaces, with one read of the record and at most one of all numbers, in their order.
+    /// [`key`](Self::key) of many namespaces, with one read of the record and at most one of all numbers, in
+    /// their order.
     ///
     /// # Errors
     /// As [`key`](Self::key), for all of them.
@@ -211,7 +219,8 @@ impl<C: Cache> Namespacer<C> {
         async move { self.0.keys(all?).await }
     }
 
-    /// [`key_of`](Self::key_of) for many keys, with one read of the record and at most one of all numbers, in their order.
+    /// [`key_of`](Self::key_of) for many keys, with one read of the record and at most one of all numbers, in
+    /// their order.
     ///
     /// # Errors
     /// As [`key_of`](Self::key_of), for all of them.
@@ -227,7 +236,8 @@ impl<C: Cache> Namespacer<C> {
     /// Invalidates all keys of a namespace.
     ///
     /// # Errors
-    /// As [`key`](Self::key). After an error of the cache the update may have been made or not: call it again.
+    /// As [`key`](Self::key). After an error of the cache the update may have been made or not: call it
+    /// again.
     pub fn update(&self, name: &str, id: impl Display) -> impl Future<Output = Result<(), Error>> + Send {
         let namespace = self.0.naming().namespace(name, &id);
         async move { self.0.update(vec![namespace?]).await }
@@ -236,7 +246,8 @@ impl<C: Cache> Namespacer<C> {
     /// [`update`](Self::update) of many namespaces, with one change of the record.
     ///
     /// # Errors
-    /// As [`update`](Self::update); after an error of the cache each of the updates may have been made or not.
+    /// As [`update`](Self::update); after an error of the cache each of the updates may have been made or
+    /// not.
     pub fn update_many<D: Display>(
         &self,
         namespaces: &[(&str, D)],
@@ -246,13 +257,15 @@ impl<C: Cache> Namespacer<C> {
         async move { self.0.update(all?).await }
     }
 
-    /// Changes all keys of this prefix, each at its own time within the [rolling period](NamespacerOptions::rolling_period).
-    /// At most three flushes are in progress at a time: another ends the oldest at once.
+    /// Changes all keys of this prefix, each at its own time within the [rolling
+    /// period](NamespacerOptions::rolling_period). At most three flushes are in progress at a time: another
+    /// ends the oldest at once.
     ///
     /// With tags, other processes notice it within a second, so their first keys change up to a second late.
     ///
     /// # Errors
-    /// [`Error::Usage`]: without the optimization there is no master number. Otherwise as [`update`](Self::update).
+    /// [`Error::Usage`]: without the optimization there is no master number. Otherwise as
+    /// [`update`](Self::update).
     pub async fn flush_all_rolling(&self) -> Result<(), Error> {
         self.0.flush().await
     }
@@ -271,7 +284,8 @@ impl<C: Cache> NamespacerInner<C> {
         &self.way().naming
     }
 
-    /// Whether other processes may still use the other way: this one has noticed a change lately, or the record is new.
+    /// Whether other processes may still use the other way: this one has noticed a change lately, or the
+    /// record is new.
     fn is_changing(&self, record: &NamespaceRecord) -> bool {
         let now_ms = self.now_ms();
         let is_late = |at_ms: u64| now_ms.checked_sub(at_ms).is_none_or(|age_ms| age_ms < CHANGING_MS);
@@ -331,7 +345,8 @@ impl<C: Cache> NamespacerInner<C> {
         let mut failed = Err(self.unstable(WAYS));
         for _ in 0..WAYS {
             let settings = &self.way().settings;
-            // The record tells the way, and whether other processes have other options: they would not see this update.
+            // The record tells the way, and whether other processes have other options: they would not see
+            // this update.
             let copied = settings.tags || !settings.optimize;
             let copy = if copied { Some(self.recent().await?) } else { None };
             let is_tags = copy.as_ref().is_some_and(|record| record.settings.tags);
@@ -526,7 +541,8 @@ impl<C: Cache> NamespacerInner<C> {
         Ok(())
     }
 
-    /// Changes the record, unless `apply` says that it needs no change. A new record needs none: all keys differ.
+    /// Changes the record, unless `apply` says that it needs no change. A new record needs none: all keys
+    /// differ.
     async fn change(
         &self,
         mut apply: impl FnMut(&mut NamespaceRecord) -> bool + Send,

@@ -9,10 +9,11 @@ use crate::calls::setters;
 use crate::error::Error;
 use crate::item::{Clock, system_time};
 
-/// Options of a [`Namespacer`](crate::Namespacer). They must be the same in all processes that use the same prefix, which is
-/// checked: [`Error::SettingsDiffer`].
+/// Options of a [`Namespacer`](crate::Namespacer). They must be the same in all processes that use the same
+/// prefix, which is checked: [`Error::SettingsDiffer`].
 ///
-/// To change them, use another prefix, or stop all processes, delete the item `PREFIXrecord` and start them with the new ones.
+/// To change them, use another prefix, or stop all processes, delete the item `PREFIXrecord` and start them
+/// with the new ones.
 #[derive(Clone)]
 #[must_use]
 pub struct NamespacerOptions {
@@ -87,30 +88,36 @@ impl NamespacerOptions {
 
 setters! {
 impl NamespacerOptions {
-    /// All keys in the cache that the namespacer uses begin with this text: 1 to 100 bytes of ASCII without blanks, control
-    /// characters, `%` and `,`; it should not begin with `@`, as Cattlegrid's control keys do. Default: `___`. No prefix in use may be the beginning of another.
+    /// All keys in the cache that the namespacer uses begin with this text: 1 to 100 bytes of ASCII without
+    /// blanks, control characters, `%` and `,`; it should not begin with `@`, as Cattlegrid's control keys
+    /// do. Default: `___`. No prefix in use may be the beginning of another.
     pub fn prefix(prefix: impl Into<String>) => prefix = prefix.into();
 
-    /// Stands between the parts of a key: 1 to 4 ASCII punctuation characters other than `%`, `,` and `|`. Default: `:`. In
-    /// names and ids it is percent-encoded.
+    /// Stands between the parts of a key: 1 to 4 ASCII punctuation characters other than `%`, `,` and `|`.
+    /// Default: `:`. In names and ids it is percent-encoded.
     pub fn separator(separator: impl Into<String>) => separator = separator.into();
 
-    /// Whether one master number stands for all namespaces that were not updated. Default: true. Without it the numbers of all
-    /// namespaces are read for each key, and there is no rolling flush. No effect on a cache with tags.
+    /// Whether one master number stands for all namespaces that were not updated. Default: true. Without it
+    /// the numbers of all namespaces are read for each key, and there is no rolling flush. No effect on a
+    /// cache with tags.
     pub fn optimize_with_default_counter_and_evidence(optimize: bool) => optimize = optimize;
 
-    /// Size of the evidence in bytes, 1 to 8192. Default: 80, with which 7 to 8 % of the keys need their namespace's own number
-    /// after 100 updates, and half of them after 393. It is read for each key, up to four times this during rolling flushes.
+    /// Size of the evidence in bytes, 1 to 8192. Default: 80, with which 7 to 8 % of the keys need their
+    /// namespace's own number after 100 updates, and half of them after 393. It is read for each key, up to
+    /// four times this during rolling flushes.
     pub fn evidence_size(bytes: usize) => evidence_size = bytes;
 
-    /// Whether an update begins a rolling flush when half of the keys need their namespace's own number. Default: true.
+    /// Whether an update begins a rolling flush when half of the keys need their namespace's own number.
+    /// Default: true.
     pub fn reset_when_evidence_muddled(reset: bool) => reset_when_muddled = reset;
 
-    /// The time over which the keys change in a rolling flush, 1 second to 1 day in whole milliseconds. Default: 180 seconds.
+    /// The time over which the keys change in a rolling flush, 1 second to 1 day in whole milliseconds.
+    /// Default: 180 seconds.
     pub fn rolling_period(period: Duration) => rolling_period = period;
 
-    /// Whether the tags of the servers are used if all of them have some. Default: true. With false, numbers are used as over
-    /// plain memcached: for programs that share the namespaces with clients that do not know tags.
+    /// Whether the tags of the servers are used if all of them have some. Default: true. With false, numbers
+    /// are used as over plain memcached: for programs that share the namespaces with clients that do not know
+    /// tags.
     pub fn use_tags(use_tags: bool) => use_tags = use_tags;
 
     /// Where the present time comes from. Default: the system's clock. For tests of rolling flushes.

@@ -1,7 +1,8 @@
-//! The record: one item for each prefix, with the settings, the numbers that stand for all namespaces, and the evidence.
+//! The record: one item for each prefix, with the settings, the numbers that stand for all namespaces, and
+//! the evidence.
 //!
-//! Written with `add` when it is absent, and with `cas` otherwise. It does not expire; its client flags are 0. Numbers are
-//! big-endian:
+//! Written with `add` when it is absent, and with `cas` otherwise. It does not expire; its client
+//! flags are 0. Numbers are big-endian:
 //!
 //! | bytes | |
 //! |---|---|
@@ -20,9 +21,9 @@
 //! Anything else, also bytes after these, is an error and stays as it is.
 //!
 //! # Windows
-//! A rolling flush adds a window without evidence at the front. A key uses the newest window that began at least the key's
-//! phase ago, or the oldest of all. A window is dropped with the next change once a newer one began at least a period ago, and
-//! the oldest of five at once: its keys change early.
+//! A rolling flush adds a window without evidence at the front. A key uses the newest window that began at
+//! least the key's phase ago, or the oldest of all. A window is dropped with the next change once a newer one
+//! began at least a period ago, and the oldest of five at once: its keys change early.
 
 use super::evidence::{Evidence, TextHash};
 use super::options::NamespacerOptions;
@@ -135,8 +136,8 @@ impl NamespaceRecord {
         self.windows.iter().find(begun).or(self.windows.last())
     }
 
-    /// Notes that a namespace was updated, in all windows; begins a rolling flush with `master` if there are too many. False:
-    /// the record needs no change.
+    /// Notes that a namespace was updated, in all windows; begins a rolling flush with `master` if there are
+    /// too many. False: the record needs no change.
     pub(super) fn update(&mut self, namespace: TextHash, master: u64, now_ms: u64) -> bool {
         let dropped = self.drop_old(now_ms);
         let mut changed = !dropped.is_empty();

@@ -37,7 +37,8 @@ pub(crate) enum Endpoint {
 }
 
 impl Address {
-    /// Reads `host`, `host:port`, `[v6]`, `[v6]:port`, `unix:/path` or `/path`, with `=weight` after it or not.
+    /// Reads `host`, `host:port`, `[v6]`, `[v6]:port`, `unix:/path` or `/path`, with `=weight` after it or
+    /// not.
     pub(crate) fn parse(text: &str) -> Result<Self, Error> {
         let wrong = |why: &str| {
             let forms = "host, host:port, host:port=weight, [v6]:port, unix:/path";

@@ -1,19 +1,21 @@
 //! One socket, shared by many callers.
 //!
-//! A caller appends its request and a slot for the reply. If nothing is pending it writes to the socket itself; otherwise it wakes
-//! the connection's driver, a task that lets other callers add theirs and then sends all of it at once. The driver reads, and
-//! completes the slots in their order.
+//! A caller appends its request and a slot for the reply. If nothing is pending it writes to the socket
+//! itself; otherwise it wakes the connection's driver, a task that lets other callers add theirs and then
+//! sends all of it at once. The driver reads, and completes the slots in their order.
 //!
 //! # Invariants
-//! * Slots are in the order of the requests in the stream; a request is in the stream if and only if its slot is in the queue, and
-//!   both are added under one lock. So a reply belongs to the first slot, whatever has become of its caller.
+//! * Slots are in the order of the requests in the stream; a request is in the stream if and only if its slot
+//!   is in the queue, and both are added under one lock. So a reply belongs to the first slot, whatever has
+//!   become of its caller.
 //! * A slot whose caller has gone or has timed out stays until its reply has been read.
-//! * Bytes that are no reply to the first slot's request close the connection: nothing is read after them. A reply of the meta protocol
-//!   is one only if it names the request's number, so that a reply that is lost or comes twice on its way gives nobody another's.
+//! * Bytes that are no reply to the first slot's request close the connection: nothing is read after them. A
+//!   reply of the meta protocol is one only if it names the request's number, so that a reply that is lost or
+//!   comes twice on its way gives nobody another's.
 //! * The driver ends when the connection is closed, for any reason. Then all slots have been completed.
-//! * A slot is completed by its deadline: the driver's timer is never later than the earliest one. The driver runs in the runtime
-//!   of the caller who made the connection. A caller in another one keeps its deadline itself, and closes a connection whose
-//!   driver does not.
+//! * A slot is completed by its deadline: the driver's timer is never later than the earliest one. The driver
+//!   runs in the runtime of the caller who made the connection. A caller in another one keeps its deadline
+//!   itself, and closes a connection whose driver does not.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -124,7 +126,8 @@ struct LinkState {
     queued: u64,
     /// How many of them have been sent.
     written: u64,
-    /// The number of the next request whose reply names it. The first is random: other connections to the same server have others.
+    /// The number of the next request whose reply names it. The first is random: other connections to the
+    /// same server have others.
     opaque: u32,
     waker: Option<Waker>,
     /// When the driver's timer fires.
@@ -309,8 +312,9 @@ impl Connection {
         }
     }
 
-    /// Waits for what the driver sends. In another runtime than the driver's, which need not run, not longer than the limit;
-    /// the connection is closed then, since the driver has not told the caller that its time is over.
+    /// Waits for what the driver sends. In another runtime than the driver's, which need not run, not longer
+    /// than the limit; the connection is closed then, since the driver has not told the caller that its time
+    /// is over.
     async fn within<F: Future>(&self, limit: TimeLimit, answer: F) -> Result<F::Output, CommandFailure> {
         if Handle::try_current().map_or(true, |handle| handle.id() == self.shared.runtime) {
             return Ok(answer.await);
@@ -535,7 +539,8 @@ impl ConnectionLink {
         Ok(())
     }
 
-    /// Gives up the leases among replies that nobody receives. `asked`: the keys of the first of them and of those after it.
+    /// Gives up the leases among replies that nobody receives. `asked`: the keys of the first of them and of
+    /// those after it.
     fn give_up(&self, asked: &[Box<[u8]>], replies: &[Reply]) {
         for (key, reply) in asked.iter().zip(replies) {
             if let Reply::Value { item, marks } = reply

@@ -94,8 +94,8 @@ impl Node {
         &self.address.name
     }
 
-    /// The server has failed, and may be leaving, which is found out within `lasts`: until when. None: that time is over, and has not begun
-    /// again, which it does after `again`.
+    /// The server has failed, and may be leaving, which is found out within `lasts`: until when. None: that
+    /// time is over, and has not begun again, which it does after `again`.
     pub(crate) fn may_leave_until(&self, lasts: Duration, again: Duration) -> Option<Instant> {
         let (mut leaves, now) = (lock(&self.leaves), Instant::now());
         let until = leaves.filter(|until| now < *until + again).unwrap_or(now + lasts);
@@ -108,8 +108,8 @@ impl Node {
         self.settings.protocol == Protocol::Meta
     }
 
-    /// Sends a command and returns its reply, error lines excepted. `repeat`: the command has no effect and is sent once
-    /// more if the connection breaks before its reply.
+    /// Sends a command and returns its reply, error lines excepted. `repeat`: the command has no effect and
+    /// is sent once more if the connection breaks before its reply.
     pub(crate) async fn one(
         &self,
         command: &Command<'_>,
@@ -122,8 +122,8 @@ impl Node {
         reply
     }
 
-    /// Sends what ends a lease. A server that leaves takes no connection any more, and keeps only those on which leases were had: it is
-    /// sent over one of them then.
+    /// Sends what ends a lease. A server that leaves takes no connection any more, and keeps only those on
+    /// which leases were had: it is sent over one of them then.
     pub(crate) async fn end_lease(&self, command: &Command<'_>, limit: TimeLimit) -> Result<Reply, Error> {
         let reply = self.one(command, false, limit).await;
         if !matches!(reply, Err(Error::Connection { .. } | Error::Unavailable { .. })) {
@@ -209,7 +209,8 @@ impl Node {
         all
     }
 
-    /// Tries the server on a connection of its own, whatever its back-off, and flushes it or not. Whether it answers.
+    /// Tries the server on a connection of its own, whatever its back-off, and flushes it or not. Whether it
+    /// answers.
     pub(crate) async fn probe(&self, flush: bool) -> bool {
         let limit = TimeLimit::after(self.settings.timeout);
         let Ok(Ok(stream)) = timeout_at(limit.at, self.open()).await else { return false };
@@ -222,8 +223,8 @@ impl Node {
         reply.is_ok_and(|reply| reply.checked(self.name()).is_ok())
     }
 
-    /// Whether there is time to send a command again, and no harm in it. A command that was not sent may have met a connection
-    /// that was closed because of the timeout of another.
+    /// Whether there is time to send a command again, and no harm in it. A command that was not sent may have
+    /// met a connection that was closed because of the timeout of another.
     fn may_repeat(&self, failure: &CommandFailure, repeat: bool, limit: TimeLimit) -> bool {
         let harmless = match failure.sent {
             SendStage::No => true,
@@ -235,7 +236,8 @@ impl Node {
         harmless && Instant::now() < limit.at
     }
 
-    /// An open connection, for a command that has failed with `first` before. If the server is not asked again, that is the error.
+    /// An open connection, for a command that has failed with `first` before. If the server is not asked
+    /// again, that is the error.
     async fn connection_again(
         &self,
         first: &mut Option<Error>,
@@ -308,7 +310,8 @@ impl Node {
             }
             Err(error) => {
                 self.settings.metrics.disconnected(self.name(), &error.to_string());
-                // That a waiting one cannot be made may be the fault of this process, which has no descriptors left.
+                // That a waiting one cannot be made may be the fault of this process, which has no
+                // descriptors left.
                 if idle.is_none() {
                     self.health.fails(&error);
                 }
@@ -339,8 +342,9 @@ impl Node {
         Ok(stream)
     }
 
-    /// A connection on which the server may hold a request, and has answered before. None: all are in use, or none can be made, of
-    /// which other requests may notice nothing: the server has no connections left, or this process no descriptors.
+    /// A connection on which the server may hold a request, and has answered before. None: all are in use, or
+    /// none can be made, of which other requests may notice nothing: the server has no connections left, or
+    /// this process no descriptors.
     pub(crate) async fn waiting(&self, limit: TimeLimit) -> Option<WaitingConnection<'_>> {
         let idle = {
             let mut waiting = lock(&self.waiting);
@@ -466,8 +470,8 @@ impl FailureCount {
 }
 
 impl NodeHealth {
-    /// Whether a connection may be made. The first caller after a back-off probes: until `probe` is over or the server has
-    /// answered, others are refused.
+    /// Whether a connection may be made. The first caller after a back-off probes: until `probe` is over or
+    /// the server has answered, others are refused.
     fn ask(&self, server: &str, now: Instant, probe: Duration) -> Result<(), Error> {
         let mut failures = lock(&self.failures);
         let Some(until) = failures.until else { return Ok(()) };

@@ -17,7 +17,8 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Trusts servers whose certificate one of these authorities has signed, PEM. Certificates of the system are not used.
+    /// Trusts servers whose certificate one of these authorities has signed, PEM. Certificates of the system
+    /// are not used.
     ///
     /// # Errors
     /// [`Error::Usage`]: no certificate, or a certificate that cannot be read.
@@ -25,7 +26,8 @@ impl Tls {
         Self::with(authorities, None)
     }
 
-    /// [`new`](Self::new), for servers that ask clients for a certificate: the client's chain and private key, PEM.
+    /// [`new`](Self::new), for servers that ask clients for a certificate: the client's chain and private
+    /// key, PEM.
     ///
     /// # Errors
     /// [`Error::Usage`]: a certificate or the key is missing, cannot be read, or they do not belong together.
@@ -38,7 +40,8 @@ impl Tls {
         Self { config, name: None }
     }
 
-    /// The name that the servers' certificates must have. Without it: the host of each address. A server on a Unix socket needs it.
+    /// The name that the servers' certificates must have. Without it: the host of each address. A server on a
+    /// Unix socket needs it.
     ///
     /// # Errors
     /// [`Error::Usage`]: it is neither a DNS name nor an address.

@@ -1,10 +1,10 @@
 //! Commands as bytes, and replies as values. No I/O.
 //!
 //! # Invariants
-//! * A command has exactly one reply, also if that is an error: [`ExpectedReply`] says which elements can belong to it and which is the
-//!   last one.
-//! * Replies of the meta protocol name the number with which their command was sent, its opaque. Those of the others name at most a
-//!   key, that of a value.
+//! * A command has exactly one reply, also if that is an error: [`ExpectedReply`] says which elements can
+//!   belong to it and which is the last one.
+//! * Replies of the meta protocol name the number with which their command was sent, its opaque. Those of the
+//!   others name at most a key, that of a value.
 //! * Keys have been checked: 1 to 250 bytes without blanks and control characters.
 
 use std::time::Duration;
@@ -26,8 +26,9 @@ pub enum Protocol {
     #[default]
     Meta,
     /// The classic text commands, for servers and proxies without meta commands. Not possible with it: tags
-    /// ([`Error::NoTags`]), leases (`get_or_compute` locks keys as over memcached, and a rule's `hold` and `grace` are not used), values
-    /// in this process (feature `near-cache`: each read asks), and the new CAS number of a store.
+    /// ([`Error::NoTags`]), leases (`get_or_compute` locks keys as over memcached, and a rule's `hold` and
+    /// `grace` are not used), values in this process (feature `near-cache`: each read asks), and the new CAS
+    /// number of a store.
     Text,
 }
 
@@ -78,8 +79,8 @@ pub(crate) enum StoreVerb {
     Append,
     Prepend,
     Cas(u64),
-    /// A cas that is sent only on one of the connections of this process up to `connections`: the number is known from before the
-    /// later ones were made, and the server may have been restarted in between.
+    /// A cas that is sent only on one of the connections of this process up to `connections`: the number is
+    /// known from before the later ones were made, and the server may have been restarted in between.
     CasWithin {
         cas: u64,
         connections: u64,
@@ -144,7 +145,8 @@ impl Command<'_> {
         }
     }
 
-    /// Appends the request. `opaque`: the number that its reply is to name, if it can ([`is_numbered`](Self::is_numbered)).
+    /// Appends the request. `opaque`: the number that its reply is to name, if it can
+    /// ([`is_numbered`](Self::is_numbered)).
     pub(crate) fn encode(&self, protocol: Protocol, opaque: u32, out: &mut Vec<u8>) {
         match (self, protocol) {
             (Self::FlushAll, _) => out.extend_from_slice(b"flush_all"),

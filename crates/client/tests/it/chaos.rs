@@ -1,6 +1,8 @@
-//! Servers that are killed, stopped and restarted under load. The only test here that opens sockets: it counts those of the process.
+//! Servers that are killed, stopped and restarted under load. The only test here that opens sockets: it
+//! counts those of the process.
 //!
-//! `CATTLEGRID_CHAOS_SECONDS` (20) and `CATTLEGRID_CHAOS_SEED` say how long and with what; figures are printed.
+//! `CATTLEGRID_CHAOS_SECONDS` (20) and `CATTLEGRID_CHAOS_SEED` say how long and with what; figures are
+//! printed.
 //!
 //! ```sh
 //! CATTLEGRID_CHAOS_SECONDS=600 cargo nextest run -p cattlegrid-client --run-ignored only --no-capture chaos::
@@ -58,8 +60,8 @@ struct Seen {
     sets: AtomicU64,
     gets: AtomicU64,
     hits: AtomicU64,
-    /// Values older than a version that was acknowledged before the get began: of a server that has returned, or of a set that
-    /// timed out and was executed later.
+    /// Values older than a version that was acknowledged before the get began: of a server that has returned,
+    /// or of a set that timed out and was executed later.
     older: AtomicU64,
     longest_us: AtomicU64,
     errors: Mutex<BTreeMap<String, u64>>,

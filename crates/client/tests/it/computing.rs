@@ -1,4 +1,5 @@
-//! Computing over a server without leases, in simulated time: each test is a few processes and a memcached in memory.
+//! Computing over a server without leases, in simulated time: each test is a few processes and a memcached in
+//! memory.
 
 #![allow(
     clippy::unwrap_used,
@@ -301,7 +302,8 @@ async fn a_value_from_before_a_delete_is_not_stored_after_it() {
     }
 }
 
-/// A caller that arrives after a delete gets nothing that was read or computed before it, also within one process.
+/// A caller that arrives after a delete gets nothing that was read or computed before it, also within one
+/// process.
 #[tokio::test(start_paused = true)]
 async fn who_arrives_after_a_delete_gets_nothing_older() {
     let fake = Fake::with_delay(20 * MS);
@@ -443,7 +445,8 @@ async fn a_value_that_cannot_be_stored_is_returned_and_keeps_nobody() {
     assert_eq!(get(&fake.herd(), &options, "small").await, computed("small"));
 }
 
-/// A server that was restarted gives the numbers of locks to other items: a result replaces its own lock only.
+/// A server that was restarted gives the numbers of locks to other items: a result replaces its own lock
+/// only.
 #[tokio::test(start_paused = true)]
 async fn a_server_that_is_restarted_counts_anew() {
     for tells_scope in [true, false] {

@@ -43,8 +43,8 @@ fn get(client: &Client, key: &str) -> tokio::task::JoinHandle<Result<Option<Stri
     tokio::spawn(async move { client.get(key).await })
 }
 
-/// How long the server is left alone after a failure. The first back-offs are shorter than a busy machine may need from the
-/// failure to the next request, which is sent then; after each further failure they are longer.
+/// How long the server is left alone after a failure. The first back-offs are shorter than a busy machine may
+/// need from the failure to the next request, which is sent then; after each further failure they are longer.
 async fn left_alone(client: &Client) -> Duration {
     for _ in 0..7 {
         match client.get::<String>("k").await {
@@ -163,7 +163,8 @@ fn many_tasks_share_sends() {
     });
 }
 
-/// A server that says nothing: the command fails in its time, the connection is closed, and the server is left alone for a while.
+/// A server that says nothing: the command fails in its time, the connection is closed, and the server is
+/// left alone for a while.
 #[test]
 fn a_silent_server() {
     run(async {
@@ -482,7 +483,8 @@ fn nothing_is_left() {
     });
 }
 
-/// A connection whose runtime does not run: callers in another one keep their deadline, and the next one has a new connection.
+/// A connection whose runtime does not run: callers in another one keep their deadline, and the next one has
+/// a new connection.
 #[test]
 fn a_runtime_that_does_not_run() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -594,7 +596,8 @@ fn words_that_are_not_sent() {
     });
 }
 
-/// Sends one command, answers it, and expects an error of the protocol: in words, counted, and the connection closed.
+/// Sends one command, answers it, and expects an error of the protocol: in words, counted, and the connection
+/// closed.
 async fn misfit<
     T: std::fmt::Debug + Send + 'static,
     F: Future<Output = Result<T, Error>> + Send + 'static,
@@ -689,7 +692,8 @@ fn repeats_that_are_not_made() {
     });
 }
 
-/// If no connection for waiting can be made, but the shared one works, the client asks on that, and the server is not left alone.
+/// If no connection for waiting can be made, but the shared one works, the client asks on that, and the
+/// server is not left alone.
 #[test]
 fn no_connection_for_waiting_can_be_made() {
     run(async {

@@ -66,8 +66,8 @@ fn older_value(kind: Kind) {
 }
 on_servers!(older_value);
 
-/// Without ejection the keys of a server that is gone fail and no others; with it, all can be stored again. A server that has been
-/// restarted is used again.
+/// Without ejection the keys of a server that is gone fail and no others; with it, all can be stored again. A
+/// server that has been restarted is used again.
 fn servers_that_are_gone(kind: Kind) {
     servers::run(async {
         for ejects in [false, true] {

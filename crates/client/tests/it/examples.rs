@@ -22,8 +22,8 @@ fn output(example: &str, start: impl Fn() -> Vec<Server>) -> String {
             return String::from_utf8(output.stdout).unwrap();
         }
         errors = String::from_utf8_lossy(&output.stderr).into_owned();
-        // An example has the client's default timeout, which a busy machine may exceed: then it is run again, with servers that
-        // have no commands left of this time.
+        // An example has the client's default timeout, which a busy machine may exceed: then it is run again,
+        // with servers that have no commands left of this time.
         if !["Timeout", "Unavailable", "no reply within", "not asked"]
             .iter()
             .any(|text| errors.contains(text))

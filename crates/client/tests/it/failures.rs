@@ -15,7 +15,8 @@ fn client(server: &Server) -> Client {
 }
 
 on_servers!(after_each_failure_the_next_caller_gets_a_token);
-/// At once after the first. After further ones a server with leases holds computations back for a second, then two: callers wait for it.
+/// At once after the first. After further ones a server with leases holds computations back for a second,
+/// then two: callers wait for it.
 fn after_each_failure_the_next_caller_gets_a_token(kind: Kind) {
     let server = kind.start();
     run(async {

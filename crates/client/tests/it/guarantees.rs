@@ -1,7 +1,8 @@
-//! The table of `docs/clients.md`: what is guaranteed over memcached, over Cattlegrid without a rule, and with one.
+//! The table of `docs/clients.md`: what is guaranteed over memcached, over Cattlegrid without a rule, and
+//! with one.
 //!
-//! Each row names a function here, which runs against all three; it begins by comparing the row's cell with the text that it
-//! shows to be true.
+//! Each row names a function here, which runs against all three; it begins by comparing the row's cell with
+//! the text that it shows to be true.
 
 #![expect(
     clippy::unwrap_used,
@@ -331,7 +332,8 @@ fn the_text_of_a_failure(kind: Kind) {
 }
 on_servers!(the_text_of_a_failure);
 
-/// Three present, two being computed by another client, three missing, then the same keys again: counted on the wire.
+/// Three present, two being computed by another client, three missing, then the same keys again: counted on
+/// the wire.
 fn round_trips_of_many_keys(kind: Kind) {
     let three = "1 to ask, 1 to lock, 1 to store";
     says("round_trips_of_many_keys", kind, [three, three, "1 to ask, 1 to store"]);
@@ -605,7 +607,8 @@ fn connect(address: impl AsRef<str>) -> Client {
     patient([address.as_ref()]).build().unwrap()
 }
 
-/// Waits until a new client has been told that another one computes; if the server holds requests, until one is held.
+/// Waits until a new client has been told that another one computes; if the server holds requests, until one
+/// is held.
 async fn until_waiting(kind: Kind, server: &Server, client: &Client) {
     while client.statistics().requests == 0 {
         sleep(Duration::from_millis(1)).await;

@@ -28,8 +28,8 @@ fn client(server: &Server) -> Client {
     patient([server.address()]).build().unwrap()
 }
 
-/// Waits until a client has been told that another one computes: it has been answered more requests than these. If the server
-/// holds requests, one is held then.
+/// Waits until a client has been told that another one computes: it has been answered more requests than
+/// these. If the server holds requests, one is held then.
 async fn waits(kind: Kind, server: &Server, client: &Client, answered: u64) {
     while client.statistics().requests <= answered {
         sleep(MS).await;
@@ -229,7 +229,8 @@ fn tokens(kind: Kind) {
             }
             let got = timeout(SECOND * 8, waiting).await.unwrap().unwrap();
             match (how, got) {
-                // Over a server without leases the text is gone after a second or two: who looks later computes.
+                // Over a server without leases the text is gone after a second or two: who looks later
+                // computes.
                 ("fail", Fetched::Compute { .. }) if kind != Kind::Rules && began.elapsed() > SECOND => {}
                 ("deliver", Fetched::Value(value)) => assert_eq!(value, "value"),
                 ("fail", Fetched::Error(text)) => assert_eq!(text, "out of paper, 100 %"),
@@ -346,7 +347,8 @@ fn a_tag_of_a_rule_ends_its_leases() {
     });
 }
 
-/// The older computation runs in the caller's process, and its value is stored: as an old one, which without grace is none.
+/// The older computation runs in the caller's process, and its value is stored: as an old one, which without
+/// grace is none.
 #[test]
 #[ignore = "needs servers: cargo xtask test --stage client"]
 fn who_comes_after_a_soft_invalidation_gets_nothing_older() {
@@ -478,7 +480,8 @@ fn a_thousand_keys(kind: Kind) {
                 assert!(got.contains(&hit(&value)), "{key} {got:?}");
             }
         }
-        // Of a server with leases a fill was refused in one of some thirty runs, without a known cause: that key is computed again.
+        // Of a server with leases a fill was refused in one of some thirty runs, without a known cause: that
+        // key is computed again.
         let computations = computations.load(Ordering::Relaxed);
         println!("{kind:?}: {computations} computations");
         assert!(computations == 1000 || kind == Kind::Rules && computations < 1020, "{computations}");
@@ -703,7 +706,8 @@ fn many_and_tokens_after_a_delete(kind: Kind) {
 }
 
 on_servers!(after_a_delete_in_text);
-/// Where no lock can be taken, every caller computes, and no client waits for a computation that is not there.
+/// Where no lock can be taken, every caller computes, and no client waits for a computation that is not
+/// there.
 fn after_a_delete_in_text(kind: Kind) {
     let server = kind.start();
     run(async {

@@ -1,12 +1,14 @@
-//! Computing over a server without leases: all orders of the steps of three clients, with what else can happen to the key.
+//! Computing over a server without leases: all orders of the steps of three clients, with what else can
+//! happen to the key.
 //!
-//! The decisions are those of `herd/plain.rs` and the bytes those of `herd/envelope.rs`; the server is a model of memcached: one
-//! item, its CAS number and its time to live. Each command is a step, and so is the moment at which a computation reads its source,
-//! and that at which it ends. A [`Trouble`] can happen before, between and after any of these steps: each order is tried with
-//! each trouble at each place, and with each two troubles.
+//! The decisions are those of `herd/plain.rs` and the bytes those of `herd/envelope.rs`; the server is a
+//! model of memcached: one item, its CAS number and its time to live. Each command is a step, and so is the
+//! moment at which a computation reads its source, and that at which it ends. A [`Trouble`] can happen
+//! before, between and after any of these steps: each order is tried with each trouble at each place, and
+//! with each two troubles.
 //!
-//! States that are reached in several orders are checked once; the orders are counted all the same. That the model notices
-//! faults is shown by clients with a fault on purpose: [`Fault`].
+//! States that are reached in several orders are checked once; the orders are counted all the same. That the
+//! model notices faults is shown by clients with a fault on purpose: [`Fault`].
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::unnecessary_wraps, reason = "helpers of tests")]
 
@@ -25,14 +27,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cattlegrid_client::{Expiration, Written};
-use envelope::{Record, Stored};
-use found::Found;
-use plain::{NewLock, SettleStep, Terms};
+use envelope::{ItemRecord, StoredValue};
+use found::SearchResult;
+use plain::{LockTerms, NewLock, SettleStep};
 
 /// When a test begins, in Unix milliseconds, and the times of the values and locks.
 const BEGIN: u64 = 1_000_000;
 const EXPIRATION: u64 = 10_000;
-const TERMS: Terms = Terms { lock_ms: 2_000, keep_s: 3, stale: true, awaited: None };
+const TERMS: LockTerms = LockTerms { lock_ms: 2_000, keep_s: 3, stale: true, awaited: None };
 const GRACE: u64 = 3_000;
 
 /// Events besides the clients' steps.
@@ -148,18 +150,18 @@ struct World {
     left: Vec<Trouble>,
 }
 
-fn stored((data, soft_ms, dead_ms): &(Bytes, u64, u64)) -> Stored {
-    Stored { data: data.clone(), flags: 0, soft_ms: *soft_ms, dead_ms: *dead_ms }
+fn stored((data, soft_ms, dead_ms): &(Bytes, u64, u64)) -> StoredValue {
+    StoredValue { data: data.clone(), flags: 0, soft_ms: *soft_ms, dead_ms: *dead_ms }
 }
 
-fn parts(stored: Stored) -> (Bytes, u64, u64) {
+fn parts(stored: StoredValue) -> (Bytes, u64, u64) {
     (stored.data, stored.soft_ms, stored.dead_ms)
 }
 
-fn value(version: u32, now_ms: u64) -> Record {
+fn value(version: u32, now_ms: u64) -> ItemRecord {
     let soft_ms = now_ms + EXPIRATION;
     let data = Bytes::copy_from_slice(&version.to_be_bytes());
-    Record::Value(Stored { data, flags: 0, soft_ms, dead_ms: soft_ms + GRACE })
+    ItemRecord::Value(StoredValue { data, flags: 0, soft_ms, dead_ms: soft_ms + GRACE })
 }
 
 fn version(data: &Bytes) -> u32 {
@@ -190,11 +192,11 @@ impl World {
         }
     }
 
-    fn seen(&self) -> Option<(Record, u64)> {
-        self.item.as_ref().map(|item| (Record::open(&item.record, 0), item.cas))
+    fn seen(&self) -> Option<(ItemRecord, u64)> {
+        self.item.as_ref().map(|item| (ItemRecord::open(&item.record, 0), item.cas))
     }
 
-    fn put(&mut self, record: &Record, keep: Expiration) -> Written {
+    fn put(&mut self, record: &ItemRecord, keep: Expiration) -> Written {
         let cas = self.next_cas;
         self.next_cas += 1;
         let keep_ms = match keep {
@@ -205,11 +207,11 @@ impl World {
         Written::Stored { cas: Some(cas) }
     }
 
-    fn add(&mut self, record: &Record, keep: Expiration) -> Written {
+    fn add(&mut self, record: &ItemRecord, keep: Expiration) -> Written {
         if self.item.is_some() { Written::NotStored } else { self.put(record, keep) }
     }
 
-    fn cas(&mut self, record: &Record, keep: Expiration, cas: u64) -> Written {
+    fn cas(&mut self, record: &ItemRecord, keep: Expiration, cas: u64) -> Written {
         match &self.item {
             None => Written::NotFound,
             Some(item) if item.cas != cas => Written::Exists,
@@ -225,7 +227,7 @@ impl World {
     }
 
     /// Checks that an answer to a client is new enough.
-    fn serve(&self, stored: &Stored, fresh: bool) -> Result<(), String> {
+    fn serve(&self, stored: &StoredValue, fresh: bool) -> Result<(), String> {
         let version = version(&stored.data);
         if fresh && !stored.is_fresh(self.now_ms) {
             return Err("an expired value is served as fresh".to_owned());
@@ -274,23 +276,23 @@ impl World {
 
     fn read(&mut self, retried: bool, fault: Fault) -> Result<At, String> {
         Ok(match plain::decide(self.now_ms, self.seen(), &TERMS) {
-            Found::Hit(stored) => {
+            SearchResult::Hit(stored) => {
                 self.serve(&stored, true)?;
                 At::Done
             }
-            Found::Stale(stored) => {
+            SearchResult::Stale(stored) => {
                 self.serve(&stored, false)?;
                 At::Done
             }
-            Found::Busy(_) if fault == Fault::ComputesWhenBusy => {
+            SearchResult::Busy(_) if fault == Fault::ComputesWhenBusy => {
                 self.computations += 1;
                 At::Begin(Held { nonce: 0, cas: Some(0), taken_ms: self.now_ms, old: None })
             }
-            Found::Busy(_) | Found::Failed(_) if retried => At::Done,
-            Found::Busy(_) | Found::Failed(_) => At::Read { retried: true },
-            Found::Compute(mut locking) => {
+            SearchResult::Busy(_) | SearchResult::Failed(_) if retried => At::Done,
+            SearchResult::Busy(_) | SearchResult::Failed(_) => At::Read { retried: true },
+            SearchResult::Compute(mut locking) => {
                 if fault == Fault::ServesForEver
-                    && let Some((Record::Value(stored) | Record::Again(stored, _), _)) = self.seen()
+                    && let Some((ItemRecord::Value(stored) | ItemRecord::Again(stored, _), _)) = self.seen()
                 {
                     self.serve(&stored, false)?;
                     locking.old = Some(stored);
@@ -312,7 +314,7 @@ impl World {
             None => self.add(&record, keep),
         };
         Ok(match plain::locked(written, &locking) {
-            Some(Found::Compute(cas)) => {
+            Some(SearchResult::Compute(cas)) => {
                 self.computations += 1;
                 // Every second client is told no CAS number, as text commands do.
                 let cas = cas.filter(|_| nonce % 2 == 1);
@@ -335,7 +337,7 @@ impl World {
             }
             None => freed,
         };
-        let nothing = (Record::Damaged, Expiration::Never);
+        let nothing = (ItemRecord::Damaged, Expiration::Never);
         let gone = write.is_none();
         let (record, keep) = write.unwrap_or(nothing);
         let settle = match next {
@@ -417,8 +419,8 @@ impl World {
         for time in [0, TERMS.lock_ms] {
             next.pass(time);
             match plain::decide(next.now_ms, next.seen(), &TERMS) {
-                Found::Hit(stored) => return next.serve(&stored, true),
-                Found::Compute(_) => return Ok(()),
+                SearchResult::Hit(stored) => return next.serve(&stored, true),
+                SearchResult::Compute(_) => return Ok(()),
                 _ if time == 0 && dead => {}
                 other => return Err(format!("the key is left locked: {other:?}")),
             }

@@ -1,5 +1,5 @@
-//! Callers of one process share a computation, but none gets a value from before a delete or an update that was acknowledged before it
-//! called.
+//! Callers of one process share a computation, but none gets a value from before a delete or an update that
+//! was acknowledged before it called.
 
 #![expect(
     clippy::unwrap_used,
@@ -74,8 +74,9 @@ struct Data {
     deleted: AtomicU64,
 }
 
-/// Many callers of one process, values that are deleted all the time by it and by another client, and replies that come late: each read
-/// has a value of the newest version whose delete was acknowledged before it began, or of a newer one.
+/// Many callers of one process, values that are deleted all the time by it and by another client, and replies
+/// that come late: each read has a value of the newest version whose delete was acknowledged before it began,
+/// or of a newer one.
 fn reads_are_not_older_than_acknowledged_deletes(kind: Kind) {
     let threads = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
     threads.block_on(async {
@@ -139,7 +140,8 @@ fn reads_are_not_older_than_acknowledged_deletes(kind: Kind) {
 }
 on_servers!(reads_are_not_older_than_acknowledged_deletes);
 
-/// A computation that a delete has made void keeps neither the callers that have joined it nor those that come.
+/// A computation that a delete has made void keeps neither the callers that have joined it nor those that
+/// come.
 fn a_void_computation_keeps_nobody(kind: Kind) {
     run(async {
         let server = kind.start();
@@ -183,7 +185,8 @@ fn a_void_computation_keeps_nobody(kind: Kind) {
 }
 on_servers!(a_void_computation_keeps_nobody);
 
-/// Many callers of one process wait for what another one computes: what they ask does not grow with their number.
+/// Many callers of one process wait for what another one computes: what they ask does not grow with their
+/// number.
 fn callers_that_wait_share_what_they_ask(kind: Kind) {
     run(async {
         let server = kind.start();
@@ -245,7 +248,8 @@ fn callers_that_wait_share_what_they_ask(kind: Kind) {
 }
 on_servers!(callers_that_wait_share_what_they_ask);
 
-/// The server lets one request wait, and refuses the others: those of the process that computes get the value nevertheless.
+/// The server lets one request wait, and refuses the others: those of the process that computes get the value
+/// nevertheless.
 fn callers_of_the_process_that_computes_are_not_refused(kind: Kind) {
     run(async {
         let server = kind.start();

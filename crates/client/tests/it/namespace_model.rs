@@ -1,7 +1,8 @@
 //! Namespaces over a cache in memory: what the original library did wrong, each option, and a model.
 //!
-//! The model lets several processes update, flush, make keys, read and write in any order of their single commands, while
-//! items are evicted and time passes. Its oracle knows nothing of numbers and evidence, only when things were done.
+//! The model lets several processes update, flush, make keys, read and write in any order of their single
+//! commands, while items are evicted and time passes. Its oracle knows nothing of numbers and evidence, only
+//! when things were done.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
@@ -54,7 +55,8 @@ fn ways() -> [(&'static str, Fake, NamespacerOptions); 3] {
 
 // What the original does wrong.
 
-/// The original reads the evidence into an array of the wrong size in a second process, which then sees no update at all.
+/// The original reads the evidence into an array of the wrong size in a second process, which then sees no
+/// update at all.
 #[tokio::test]
 async fn a_second_process_sees_evidence_of_any_size() {
     for size in [1, 7, 80, 8192] {
@@ -72,7 +74,8 @@ async fn a_second_process_sees_evidence_of_any_size() {
     }
 }
 
-/// The original begins a lost counter at the same number again, and the keys of before return with their content.
+/// The original begins a lost counter at the same number again, and the keys of before return with their
+/// content.
 #[tokio::test]
 async fn an_evicted_counter_or_record_never_brings_old_content_back() {
     for (way, fake, options) in ways() {
@@ -121,7 +124,8 @@ async fn an_update_during_a_rolling_flush_counts_in_both_windows() {
     }
 }
 
-/// In the original a value that was computed before an update and is stored after it is served as a fresh one.
+/// In the original a value that was computed before an update and is stored after it is served as a fresh
+/// one.
 #[tokio::test]
 async fn a_value_computed_before_an_update_and_stored_after_it_is_not_seen() {
     let fake = Fake::new();
@@ -287,8 +291,8 @@ async fn a_rolling_flush_changes_keys_evenly_over_its_period() {
     }
 }
 
-/// An updated namespace has a number of its own, which a flush does not change. It must not lead back to what was stored
-/// before the flush when the bits of the new window are set by other namespaces.
+/// An updated namespace has a number of its own, which a flush does not change. It must not lead back to what
+/// was stored before the flush when the bits of the new window are set by other namespaces.
 #[tokio::test]
 async fn content_from_before_a_flush_does_not_return_with_a_number() {
     let fake = Fake::new();
@@ -436,7 +440,8 @@ async fn wrong_calls_are_errors() {
     assert!(matches!(plain.flush_all_rolling().await, Err(Error::Usage(_))));
 }
 
-/// Another process is faster whenever this one wants to write, and everything that is written is evicted at once.
+/// Another process is faster whenever this one wants to write, and everything that is written is evicted at
+/// once.
 #[tokio::test]
 async fn lost_races_and_lost_items_do_not_stop_anything() {
     let fake = Fake::new();

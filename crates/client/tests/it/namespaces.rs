@@ -352,7 +352,8 @@ fn with_rules(rules: &str) -> Server {
     Server::start(&Start { rules: Some(rules), ..Start::new(&program, &words) }).expect("the server starts")
 }
 
-/// A server is replaced by one with tags or without, on its address: processes that run go on, and agree with new ones.
+/// A server is replaced by one with tags or without, on its address: processes that run go on, and agree with
+/// new ones.
 #[test]
 #[ignore = "needs servers: cargo xtask test --stage client"]
 fn servers_that_gain_and_lose_tags() {
@@ -394,8 +395,8 @@ fn servers_that_gain_and_lose_tags() {
     });
 }
 
-/// With ejection a program starts and updates while a server is down or stands still, and what that one has is not seen when it
-/// returns.
+/// With ejection a program starts and updates while a server is down or stands still, and what that one has
+/// is not seen when it returns.
 fn a_server_that_is_ejected(kind: Kind) {
     use cattlegrid_client::Ejection;
     use nix::sys::signal::Signal;

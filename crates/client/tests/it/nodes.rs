@@ -1,4 +1,5 @@
-//! Servers that are those of a list: what a change moves, keeps and ends, and what becomes of requests meanwhile.
+//! Servers that are those of a list: what a change moves, keeps and ends, and what becomes of requests
+//! meanwhile.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test may panic, its helpers too")]
 #![expect(clippy::disallowed_methods, reason = "waits are for other tasks")]
 
@@ -266,7 +267,8 @@ fn a_request_under_way_ends_where_it_was_sent() {
         until_servers(&client, &nodes).await;
         let key = key_of(&client, &nodes[1], "held:").await;
         nodes[1].seen.items.lock().unwrap().insert(key.clone(), b"there".to_vec());
-        // A node of this test answers the requests of a connection one after the other: those meanwhile go to the other node.
+        // A node of this test answers the requests of a connection one after the other: those meanwhile go to
+        // the other node.
         let other = key_of(&client, &nodes[0], "other").await;
         nodes[1].seen.holds.send_replace(true);
         let held = tokio::spawn({
@@ -471,7 +473,8 @@ fn the_runtime_of_a_question_may_end() {
             });
             tokio::task::spawn_blocking(|| runtime.join().unwrap()).await.unwrap();
             publish(&nodes, &list([(&nodes[round % 2], "up")]));
-            // A connection whose runtime has ended is a failure of its server, which is left alone for a moment.
+            // A connection whose runtime has ended is a failure of its server, which is left alone for a
+            // moment.
             let wanted = addresses([&nodes[round % 2]]);
             until("the servers are others", async || {
                 client.get::<String>("k").await.is_ok() && servers(&client) == wanted

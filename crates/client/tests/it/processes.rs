@@ -1,4 +1,5 @@
-//! Computing over many processes: crowds at a cold key, at an expired one, and processes that fail, die and stop.
+//! Computing over many processes: crowds at a cold key, at an expired one, and processes that fail, die and
+//! stop.
 //!
 //! Each test runs against memcached, Cattlegrid without a rule, and Cattlegrid with a rule for the keys used.
 
@@ -27,7 +28,8 @@ fn one_computation_for_fifty_processes(kind: Kind) {
 }
 on_servers!(one_computation_for_fifty_processes);
 
-/// Over memcached the next computes when the lock's time is over, with a rule as soon as the connection has ended.
+/// Over memcached the next computes when the lock's time is over, with a rule as soon as the connection has
+/// ended.
 fn the_winner_is_killed(kind: Kind) {
     let (server, ledger) = (kind.start(), Ledger::new());
     let lock = if kind == Kind::Rules { 9000 } else { 1500 };
@@ -66,7 +68,8 @@ fn the_winner_ends_before_others_ask(kind: Kind) {
 }
 on_servers!(the_winner_ends_before_others_ask);
 
-/// A stopped process keeps its connection: the next computes when the lock's time is over, and the late value is not stored.
+/// A stopped process keeps its connection: the next computes when the lock's time is over, and the late value
+/// is not stored.
 fn the_winner_is_stopped_and_comes_back(kind: Kind) {
     let (server, ledger) = (kind.start(), Ledger::new());
     let mut winner =
@@ -156,7 +159,8 @@ fn an_expiration_above_30_days_is_a_unix_time(kind: Kind) {
     // Unless the machine was so slow that the time of the lock or the value is over.
     let in_time = first.took < Duration::from_millis(900) && unix_time() + 2 < unix;
     assert!(early.outcome == "value" || !in_time, "{early:?}");
-    // Beyond the second in which servers may drop it, and beyond the time for which it is served when it is old.
+    // Beyond the second in which servers may drop it, and beyond the time for which it is served when it is
+    // old.
     while unix_time() < unix + 4 {
         pause(100);
     }

@@ -1,4 +1,5 @@
-//! Sharding and health: what ejecting, returning and adding a server moves, shares, and when a server is tried.
+//! Sharding and health: what ejecting, returning and adding a server moves, shares, and when a server is
+//! tried.
 #![expect(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 #![expect(clippy::print_stdout, reason = "figures")]
 #![expect(clippy::cast_precision_loss, reason = "small numbers")]
@@ -219,8 +220,8 @@ fn sharding() -> impl Strategy<Value = Sharding> {
 proptest! {
     #![proptest_config(ProptestConfig { rng_seed: RngSeed::Fixed(15), ..ProptestConfig::with_cases(24) })]
 
-    /// Whatever is ejected and returns in whatever order: a key is on its own server if that is available, else on another
-    /// that is, and on the same one for the same set of servers.
+    /// Whatever is ejected and returns in whatever order: a key is on its own server if that is available,
+    /// else on another that is, and on the same one for the same set of servers.
     #[test]
     fn only_keys_of_ejected_servers_move(
         sharding in sharding(), weights in prop::collection::vec(1_u32..4, 2..8), steps in prop::collection::vec(0_usize..8, 1..12),
@@ -273,7 +274,8 @@ proptest! {
         prop_assert!(after.contains(&new));
     }
 
-    /// Rendezvous: shares are those of the weights, within 5 per cent and the spread of chance (4 standard deviations).
+    /// Rendezvous: shares are those of the weights, within 5 per cent and the spread of chance (4 standard
+    /// deviations).
     #[test]
     fn shares_follow_weights(weights in prop::collection::vec(1_u32..6, 2..8)) {
         let now = Instant::now();

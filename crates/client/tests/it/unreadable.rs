@@ -1,4 +1,5 @@
-//! Values that cannot be read as what the caller wants: an old version of a program has stored them, or another one.
+//! Values that cannot be read as what the caller wants: an old version of a program has stored them, or
+//! another one.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "helpers of tests")]
 

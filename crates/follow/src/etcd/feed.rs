@@ -1,7 +1,7 @@
 //! A database's log that one node of a fleet follows for all of them: the *feed*.
 //!
-//! The node that leads writes what the database's log bumps into the log of etcd, as its clients' bumps. When that is committed it writes a
-//! *claim* under `PREFIX/via/NAME/claim`:
+//! The node that leads writes what the database's log bumps into the log of etcd, as its clients' bumps. When
+//! that is committed it writes a *claim* under `PREFIX/via/NAME/claim`:
 //!
 //! ```text
 //! cattlegrid 1 00c0ffee00c0ffee
@@ -11,13 +11,14 @@
 //! ```
 //!
 //! # What a claim promises
-//! Whatever was committed in the database before the leader asked it is bumped in the log of etcd before the claim. And before it asked, it had
-//! seen the revision `seen`. So a node that asked etcd for its revision at a time *a* and was told less than `seen` knows that the leader asked
-//! after *a*: revisions are given out in order, and the one that the leader had seen was not there yet. When the claim has come to the node,
-//! behind all that is before it, what was committed in the database before *a* is obeyed. No clocks are compared.
+//! Whatever was committed in the database before the leader asked it is bumped in the log of etcd before the
+//! claim. And before it asked, it had seen the revision `seen`. So a node that asked etcd for its revision at
+//! a time *a* and was told less than `seen` knows that the leader asked after *a*: revisions are given out in
+//! order, and the one that the leader had seen was not there yet. When the claim has come to the node, behind
+//! all that is before it, what was committed in the database before *a* is obeyed. No clocks are compared.
 //!
-//! A claim is as true when two nodes lead, as after one was stopped for a while: each writes claims of what it has itself followed and
-//! written. The lease decides only who has the database's slot.
+//! A claim is as true when two nodes lead, as after one was stopped for a while: each writes claims of what
+//! it has itself followed and written. The lease decides only who has the database's slot.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -42,7 +43,7 @@ const SAYS_CHARS_MAX: usize = 1000;
 const ASKED_MAX: usize = 256;
 
 /// Most confirmations of the database's log that are not claimed yet.
-const SAYINGS_MAX: usize = 64;
+const CONFIRMATIONS_MAX: usize = 64;
 
 /// A leader's claim. See the module's text.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -139,7 +140,7 @@ pub struct AskedRevisions(VecDeque<(u64, u64)>);
 
 impl AskedRevisions {
     /// Records that etcd, when asked at `asked_at_ms`, was at `revision` or later.
-    pub fn told(&mut self, asked_at_ms: u64, revision: u64) {
+    pub fn record(&mut self, asked_at_ms: u64, revision: u64) {
         // Of several questions with the same answer only the last one is kept: it knows most.
         self.0.retain(|(at_ms, other)| *at_ms > asked_at_ms || *other < revision);
         if self.0.len() == ASKED_MAX {
@@ -193,12 +194,12 @@ pub struct Feed {
     /// claims.
     pub mark: u64,
     lead: watch::Sender<FeedLead>,
-    said: Mutex<FeedState>,
+    state: Mutex<FeedState>,
 }
 
 #[derive(Debug, Default)]
 struct FeedState {
-    sayings: VecDeque<Confirmation>,
+    confirmations: VecDeque<Confirmation>,
     /// The position up to which the claims in the log stand.
     kept: Option<u64>,
     /// Whether this node leads but cannot follow the database, so that another one should.
@@ -210,7 +211,7 @@ struct FeedState {
 impl Feed {
     /// A feed of the log of this name. No node leads.
     pub fn new(name: String, mark: u64) -> Self {
-        Self { name, mark, lead: watch::Sender::default(), said: Mutex::default() }
+        Self { name, mark, lead: watch::Sender::default(), state: Mutex::default() }
     }
 
     /// The leader, and its changes.
@@ -232,12 +233,12 @@ impl Feed {
 
     /// Records a confirmation of the database's log. `seen`: the revision seen before the database was asked;
     /// `ticket`: of the last bump before the confirmation.
-    pub fn say(&self, seen: u64, ticket: u64, standing: Option<ResumePoint>) {
-        let mut said = self.lock();
-        if said.sayings.len() == SAYINGS_MAX {
-            said.sayings.pop_front();
+    pub fn confirm(&self, seen: u64, ticket: u64, standing: Option<ResumePoint>) {
+        let mut state = self.lock();
+        if state.confirmations.len() == CONFIRMATIONS_MAX {
+            state.confirmations.pop_front();
         }
-        said.sayings.push_back(Confirmation { seen, ticket, standing });
+        state.confirmations.push_back(Confirmation { seen, ticket, standing });
     }
 
     /// The position before which the database may forget its log; None: no claim of this node is committed
@@ -247,31 +248,31 @@ impl Feed {
     }
 
     /// Whether [`Feed::take`] would return a confirmation.
-    pub fn has_said(&self, committed: u64) -> bool {
-        self.lock().sayings.front().is_some_and(|saying| saying.ticket <= committed)
+    pub fn has_confirmation(&self, committed: u64) -> bool {
+        self.lock().confirmations.front().is_some_and(|confirmation| confirmation.ticket <= committed)
     }
 
     /// The last confirmation whose bumps are committed up to this ticket: the revision it had seen, and the
     /// state to continue from.
     pub fn take(&self, committed: u64) -> Option<(u64, Option<ResumePoint>)> {
-        let mut said = self.lock();
+        let mut state = self.lock();
         let mut last = None;
-        while said.sayings.front().is_some_and(|saying| saying.ticket <= committed) {
-            last = said.sayings.pop_front();
+        while state.confirmations.front().is_some_and(|confirmation| confirmation.ticket <= committed) {
+            last = state.confirmations.pop_front();
         }
-        last.map(|saying| (saying.seen, saying.standing))
+        last.map(|confirmation| (confirmation.seen, confirmation.standing))
     }
 
     /// Records that a claim is committed.
-    pub fn keep(&self, position: u64) {
-        let mut said = self.lock();
-        said.kept = said.kept.max(Some(position));
+    pub fn note_committed(&self, position: u64) {
+        let mut state = self.lock();
+        state.kept = state.kept.max(Some(position));
     }
 
     /// Forgets confirmations that are not claimed yet: the node does not lead any more, or the log of etcd is
     /// another one.
     pub fn forget(&self) {
-        self.lock().sayings.clear();
+        self.lock().confirmations.clear();
     }
 
     /// Asks for another leader, because this node cannot follow the database.
@@ -284,12 +285,12 @@ impl Feed {
         self.lock().says = says;
     }
 
-    pub(crate) fn says(&self) -> Option<Box<str>> {
+    pub(crate) fn obstacle(&self) -> Option<Box<str>> {
         self.lock().says.clone()
     }
 
     /// Ends the wish for another leader.
-    pub(crate) fn rest(&self) {
+    pub(crate) fn clear_resignation(&self) {
         self.lock().resigns = false;
     }
 
@@ -303,7 +304,7 @@ impl Feed {
     }
 
     fn lock(&self) -> MutexGuard<'_, FeedState> {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -346,16 +347,16 @@ mod tests {
     fn a_claim_obeys_what_was_asked_before_the_leader_asked() {
         let mut asked = AskedRevisions::default();
         assert_eq!(asked.obeyed(100), None);
-        asked.told(1000, 10);
-        asked.told(1500, 10);
-        asked.told(2000, 12);
+        asked.record(1000, 10);
+        asked.record(1500, 10);
+        asked.record(2000, 12);
         assert_eq!((asked.obeyed(10), asked.obeyed(11), asked.obeyed(12)), (None, Some(1500), Some(1500)));
         assert_eq!(asked.obeyed(13), Some(2000));
         // A question whose answer came late was asked earlier, and knows more.
-        asked.told(1900, 14);
+        asked.record(1900, 14);
         assert_eq!((asked.obeyed(13), asked.obeyed(15)), (Some(2000), Some(2000)));
         for step in 0..2 * ASKED_MAX as u64 {
-            asked.told(3000 + step, 20 + step);
+            asked.record(3000 + step, 20 + step);
         }
         assert_eq!(asked.0.len(), ASKED_MAX);
     }
@@ -364,17 +365,17 @@ mod tests {
     fn what_is_said_is_claimed_when_its_bumps_are_committed() {
         let feed = Feed::new("shop".to_owned(), 1);
         let standing = |position| Some(ResumePoint { position, text: position.to_string().into() });
-        feed.say(7, 3, standing(70));
-        feed.say(8, 5, standing(80));
-        feed.say(9, 6, None);
+        feed.confirm(7, 3, standing(70));
+        feed.confirm(8, 5, standing(80));
+        feed.confirm(9, 6, None);
         assert_eq!(feed.take(2), None);
         assert_eq!(feed.take(5), Some((8, standing(80))));
         assert_eq!(feed.take(5), None);
         feed.forget();
         assert_eq!(feed.take(100), None);
         assert_eq!(feed.kept(), None);
-        feed.keep(80);
-        feed.keep(70);
+        feed.note_committed(80);
+        feed.note_committed(70);
         assert_eq!(feed.kept(), Some(80));
         feed.begin();
         assert_eq!(feed.kept(), None);

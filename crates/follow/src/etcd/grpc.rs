@@ -9,11 +9,10 @@ use h2::{RecvStream, SendStream};
 use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version};
 use prost::Message;
 use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
-use crate::wire::kept_alive;
+use crate::wire::{ByteStream, kept_alive};
 
 /// Longest message that is taken, in bytes.
 const MESSAGE_MAX: usize = 64 << 20;
@@ -63,9 +62,6 @@ pub enum GrpcError {
     #[error("the answer is not etcd's: {0}")]
     Protocol(&'static str),
 }
-
-trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
 /// One connection.
 #[derive(Clone)]

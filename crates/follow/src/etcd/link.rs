@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
+use crate::etcd::address::EtcdAddress;
 use crate::etcd::grpc::{Channel, GrpcError, OUT_OF_RANGE, PERMISSION_DENIED, Responses};
 use crate::etcd::messages::{
     AuthenticateRequest, AuthenticateResponse, KeyValue, RangeRequest, RangeResponse, SortOrder, SortTarget,
     WatchCreateRequest, WatchRequest, WatchRequestKind, WatchResponse,
 };
-use crate::etcd::place::EtcdAddress;
 
 /// Longest time for any response.
 pub(super) const RESPONSE_MAX: Duration = Duration::from_secs(1);
@@ -56,7 +56,8 @@ pub(super) fn range_end(prefix: &str) -> Vec<u8> {
     end
 }
 
-/// The question for the largest revision of a bump. The revision in a response's header is no head: other keys raise it.
+/// The question for the largest revision of a bump. The revision in a response's header is no head: other
+/// keys raise it.
 pub(super) fn head_request(place: &EtcdAddress) -> RangeRequest {
     let prefix = format!("{}/bump/", place.prefix);
     RangeRequest {
@@ -70,7 +71,8 @@ pub(super) fn head_request(place: &EtcdAddress) -> RangeRequest {
     }
 }
 
-/// Connects to whichever server answers first, beginning with number `first`, and reads the list of nodes, which needs a quorum.
+/// Connects to whichever server answers first, beginning with number `first`, and reads the list of nodes,
+/// which needs a quorum.
 async fn connect(
     place: &EtcdAddress,
     password: Option<&str>,
@@ -118,7 +120,8 @@ async fn all_under(channel: &Channel, prefix: String) -> Result<RangeResponse, G
     channel.unary("KV/Range", &all, RESPONSE_MAX).await
 }
 
-/// `feeds`: what the keys of the databases' logs begin with, if some are followed. Connects and begins to watch: behind `resume`, if that is still the same log and all behind it is there.
+/// `feeds`: what the keys of the databases' logs begin with, if some are followed. Connects and begins to
+/// watch: behind `resume`, if that is still the same log and all behind it is there.
 pub(super) async fn open(
     place: &EtcdAddress,
     password: Option<&str>,
@@ -158,7 +161,8 @@ pub(super) async fn open(
     tokio::time::timeout(CONNECT_MAX, opened).await.map_err(|_| timeout)?
 }
 
-/// Whether the last entry that was obeyed is in the log, as it was: it is not in one that was restored from a backup.
+/// Whether the last entry that was obeyed is in the log, as it was: it is not in one that was restored from a
+/// backup.
 async fn is_there(channel: &Channel, mark: Option<LogMark>) -> Result<bool, GrpcError> {
     let Some(LogMark { key, revision, head }) = mark else { return Ok(true) };
     // As it is now: what was not overwritten is there after a compaction, too.

@@ -10,7 +10,8 @@ use crate::etcd::messages::{
     TxnResponse,
 };
 
-/// Shortest lease, in seconds. One of a node with a long `max_lag` is longer: when it has run out, the node is behind.
+/// Shortest lease, in seconds. One of a node with a long `max_lag` is longer: when it has run out, the node
+/// is behind.
 const LEASE_S: u64 = 5;
 
 /// How long a node is listed that is not heard of, in seconds.

@@ -1,5 +1,5 @@
-//! The messages of etcd's interface that are used here, with the fields that are used, as `rpc.proto` and `kv.proto` number them. They
-//! are written by hand so that building needs no compiler of protocols.
+//! The messages of etcd's interface that are used here, with the fields that are used, as `rpc.proto` and
+//! `kv.proto` number them. They are written by hand so that building needs no compiler of protocols.
 
 use prost::{Enumeration, Message, Oneof};
 

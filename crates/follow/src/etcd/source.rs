@@ -1,7 +1,9 @@
-//! Follows the log of an etcd and writes into it: one connection, and the [`Follower`] between it and the node.
+//! Follows the log of an etcd and writes into it: one connection, and the [`Follower`] between it and the
+//! node.
 //!
-//! All requests share the connection: the watch, the question for the head, batches, the lease. When one of them is not answered within
-//! a second, or the connection ends, it is made anew to the server that answers first.
+//! All requests share the connection: the watch, the question for the head, batches, the lease. When one of
+//! them is not answered within a second, or the connection ends, it is made anew to the server that answers
+//! first.
 
 mod batches;
 mod feeds;
@@ -14,6 +16,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
+use crate::etcd::address::EtcdAddress;
 use crate::etcd::entry::{Bump, EntryValue};
 use crate::etcd::feed::{Feed, Sightings};
 use crate::etcd::fleet::{Fleet, ListedNode};
@@ -22,7 +25,6 @@ use crate::etcd::link::{self, LogMark, OpenedLink, RESPONSE_MAX, head_request};
 use crate::etcd::membership::{self, Registration, Seat};
 use crate::etcd::messages::{KeyValue, PutResponse, RangeResponse, WatchEvent, WatchResponse};
 use crate::etcd::outbox::{Outbox, TicketState};
-use crate::etcd::place::EtcdAddress;
 use crate::etcd::record::{NodeRecord, NodeState};
 use crate::follower::{Action, Follower, FollowerEvent, Settings};
 use crate::log::{Log, Snapshot};
@@ -150,9 +152,9 @@ impl<W> Mailbox<W> {
 
     /// Records a confirmation of a database's log: the bumps of everything committed before `asked_at_ms` are
     /// in the mailbox, up to `ticket`.
-    pub fn say(&self, feed: &Feed, asked_at_ms: u64, ticket: u64, standing: Option<ResumePoint>) {
+    pub fn confirm(&self, feed: &Feed, asked_at_ms: u64, ticket: u64, standing: Option<ResumePoint>) {
         let seen = self.sightings().before(asked_at_ms);
-        feed.say(seen, ticket, standing);
+        feed.confirm(seen, ticket, standing);
         self.ready.notify_one();
     }
 
@@ -323,7 +325,8 @@ impl Source {
         Missing { what: format!("etcd takes no bumps ({error})"), mend, is_fatal: false }
     }
 
-    /// Follows the log, and writes what is left in the mailbox, until it is told to stop, or the sender is gone.
+    /// Follows the log, and writes what is left in the mailbox, until it is told to stop, or the sender is
+    /// gone.
     pub async fn follow<N: FleetNode>(
         self,
         node: &mut N,
@@ -433,7 +436,7 @@ impl<W: Send + 'static> EtcdLoop<W> {
                     // compacted.
                     let seen = self.mail.sightings().before(asked_at_ms);
                     let position = i64::try_from(seen).unwrap_or(0);
-                    self.follower.told(FollowerEvent::Passed { position }, node.now_ms());
+                    self.follower.handle(FollowerEvent::Passed { position }, node.now_ms());
                 }
                 Action::Acknowledge(position) => self.applied = position,
                 Action::Connect { resume } => return EtcdStep::Connect { resume },
@@ -478,7 +481,7 @@ impl<W: Send + 'static> EtcdLoop<W> {
 
     fn lose(&mut self, reason: String, node: &mut impl FleetNode<Waiter = W>) {
         self.unlink(reason.clone(), node);
-        self.follower.told(FollowerEvent::Lost { reason }, node.now_ms());
+        self.follower.handle(FollowerEvent::Lost { reason }, node.now_ms());
     }
 
     async fn connect(&mut self, resume: Option<i64>, node: &mut impl FleetNode<Waiter = W>) {
@@ -536,8 +539,8 @@ impl<W: Send + 'static> EtcdLoop<W> {
         self.feeds_opened(&feeds, resumes);
         let _none = self.mail.lock().set_up(true);
         node.notice(Notice::Connected { identity: ClusterId(cluster).to_string(), resumes });
-        self.follower.told(FollowerEvent::Connected { identity: ClusterId(cluster), resumes }, now_ms);
-        self.follower.told(FollowerEvent::Passed { position: from }, now_ms);
+        self.follower.handle(FollowerEvent::Connected { identity: ClusterId(cluster), resumes }, now_ms);
+        self.follower.handle(FollowerEvent::Passed { position: from }, now_ms);
     }
 
     /// Does everything that is due besides the follower's tasks: batches, the lease, the record, barriers.
@@ -636,11 +639,11 @@ impl<W: Send + 'static> EtcdLoop<W> {
                 let head = range.kvs.first().map_or(0, |kv| kv.mod_revision);
                 let revision = u64::try_from(header.revision).unwrap_or(0);
                 if cluster == link.cluster {
-                    self.feeds.told(number, revision);
+                    self.feeds.answered(number, revision);
                     self.mail.sightings().see(revision, now_ms);
                 }
                 let identity = ClusterId(cluster);
-                self.follower.told(
+                self.follower.handle(
                     FollowerEvent::Probed { number, identity, head, snapshot: FullSnapshot, works: false },
                     now_ms,
                 );
@@ -742,6 +745,6 @@ impl<W: Send + 'static> EtcdLoop<W> {
         let head = kv.value.split(|byte| *byte == b'\n').next().unwrap_or_default().to_vec();
         self.mark = Some(LogMark { key: kv.key.clone(), revision: kv.mod_revision, head });
         let told = FollowerEvent::Entry { position: kv.mod_revision, transaction: (), names, is_own };
-        self.follower.told(told, node.now_ms());
+        self.follower.handle(told, node.now_ms());
     }
 }

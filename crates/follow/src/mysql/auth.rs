@@ -1,5 +1,5 @@
-//! Ways to sign in: `mysql_native_password`, `caching_sha2_password` with its fast and its full way, and `mysql_clear_password`, only over an
-//! encrypted connection.
+//! Ways to sign in: `mysql_native_password`, `caching_sha2_password` with its fast and its full way, and
+//! `mysql_clear_password`, only over an encrypted connection.
 //!
 //! Sources: MySQL's "Client/Server Protocol", authentication phase; RFC 8017 for RSAES-OAEP.
 
@@ -33,8 +33,8 @@ fn xor(left: &[u8], right: &[u8]) -> Vec<u8> {
     left.iter().zip(right.iter().cycle()).map(|(left, right)| left ^ right).collect()
 }
 
-/// The password, hidden by the salt and encrypted for the server's public key (PEM): what `caching_sha2_password` asks for on a connection
-/// that is not encrypted. `None`: no key that can be read.
+/// The password, hidden by the salt and encrypted for the server's public key (PEM): what
+/// `caching_sha2_password` asks for on a connection that is not encrypted. `None`: no key that can be read.
 pub(crate) fn encrypted(password: &str, salt: &[u8], key: &[u8]) -> Option<Vec<u8>> {
     let mut ended = password.as_bytes().to_vec();
     ended.push(0);
@@ -129,7 +129,8 @@ fn element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(length)
 }
 
-/// `base` to the power of `exponent`, modulo `modulus`: numbers with their highest byte first, of as many bytes as the modulus.
+/// `base` to the power of `exponent`, modulo `modulus`: numbers with their highest byte first, of as many
+/// bytes as the modulus.
 fn power(base: &[u8], exponent: u64, modulus: &[u8]) -> Vec<u8> {
     let (modulus_limbs, base) = (limbs(modulus), limbs(base));
     let mut result = vec![0u32; modulus_limbs.len()];
@@ -149,7 +150,8 @@ fn limbs(bytes: &[u8]) -> Vec<u32> {
     bytes.rchunks(4).map(|chunk| chunk.iter().fold(0, |sum, byte| sum << 8 | u32::from(*byte))).collect()
 }
 
-/// `left * right` modulo `modulus`, by doubling and adding: a few milliseconds for 2048 bits, once a connection.
+/// `left * right` modulo `modulus`, by doubling and adding: a few milliseconds for 2048 bits, once a
+/// connection.
 fn product(left: &[u32], right: &[u32], modulus: &[u32]) -> Vec<u32> {
     let mut sum = vec![0u32; modulus.len()];
     for limb in right.iter().rev() {

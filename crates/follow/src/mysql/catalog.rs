@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use crate::missing::Missing;
-use crate::mysql::definitions::{Column, TargetPurpose, TargetTable};
-use crate::mysql::place::BinlogPosition;
+use crate::mysql::definitions::{CatalogColumn, TargetPurpose, TargetTable};
+use crate::mysql::position::BinlogPosition;
 use crate::mysql::server::ServerSettings;
 use crate::mysql::statement::name;
 use crate::mysql::value::ValueShape;
@@ -322,7 +322,7 @@ impl MysqlCatalog {
         connection: &mut MysqlConnection,
         table: &Table,
         created: &str,
-    ) -> Result<Vec<Column>, WireError> {
+    ) -> Result<Vec<CatalogColumn>, WireError> {
         let sql = format!(
             "SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, CHARACTER_SET_NAME, CHARACTER_OCTET_LENGTH, EXTRA \
              FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = {} AND TABLE_NAME = {} ORDER BY ORDINAL_POSITION",
@@ -330,7 +330,7 @@ impl MysqlCatalog {
             self.name_of(&table.name)
         );
         let rows = connection.query(&sql).await?;
-        let mut columns: Vec<Column> = rows.iter().map(column).collect();
+        let mut columns: Vec<CatalogColumn> = rows.iter().map(column).collect();
         if self.server.is_mariadb {
             note_hidden(&mut columns, created);
         }
@@ -399,8 +399,8 @@ async fn created(connection: &mut MysqlConnection, table: &Table) -> Result<Opti
     }
 }
 
-/// The foreign keys that change rows of a table, from what creates it: the views of the catalog show keys to those only who may do more
-/// than read.
+/// The foreign keys that change rows of a table, from what creates it: the views of the catalog show keys to
+/// those only who may do more than read.
 fn keys(created: &str, schema: &str) -> Vec<ForeignKey> {
     let all = created.lines().filter_map(|line| foreign_key(line, schema));
     all.filter(|key| changes(&key.on_delete) || changes(&key.on_update)).collect()
@@ -412,10 +412,10 @@ fn account(text: &str) -> String {
     format!("{}@{}", literal(user), literal(host))
 }
 
-/// Adds the columns that MariaDB has in rows and not in its catalog, which come last: that of each unique key of long values, and those of
-/// the versions of rows.
-fn note_hidden(columns: &mut Vec<Column>, created: &str) {
-    let hidden = |name: String| Column {
+/// Adds the columns that MariaDB has in rows and not in its catalog, which come last: that of each unique key
+/// of long values, and those of the versions of rows.
+fn note_hidden(columns: &mut Vec<CatalogColumn>, created: &str) {
+    let hidden = |name: String| CatalogColumn {
         name,
         shape: ValueShape::Refused,
         written: String::new(),
@@ -433,7 +433,7 @@ fn note_hidden(columns: &mut Vec<Column>, created: &str) {
         }
     } else if created.lines().any(|line| line.starts_with(')') && line.contains(" WITH SYSTEM VERSIONING")) {
         columns.push(hidden("row_start".to_owned()));
-        columns.push(Column { is_row_end: true, ..hidden("row_end".to_owned()) });
+        columns.push(CatalogColumn { is_row_end: true, ..hidden("row_end".to_owned()) });
     }
     columns.extend((1..=long_keys).map(|number| hidden(format!("DB_ROW_HASH_{number}"))));
 }
@@ -488,12 +488,12 @@ fn changes(rule: &str) -> bool {
     rule.starts_with("CASCADE") || rule.starts_with("SET")
 }
 
-fn column(row: &ResultRow) -> Column {
+fn column(row: &ResultRow) -> CatalogColumn {
     let (name, kind, written) = (text(row, 0), text(row, 1).to_ascii_lowercase(), text(row, 2));
     let (charset, bytes, extra) =
         (text(row, 3), text(row, 4).parse().unwrap_or(0), text(row, 5).to_ascii_uppercase());
     let is_virtual = extra.contains("VIRTUAL");
-    Column {
+    CatalogColumn {
         name: name.to_owned(),
         shape: shape(&kind, written, charset, bytes),
         written: written.to_owned(),
@@ -565,7 +565,7 @@ mod tests {
         let all = |created: &str| {
             let mut columns =
                 vec![column(&["k", "int", "int(11)"].map(|text| Some(text.to_owned())).to_vec())];
-            columns.push(Column { name: "re".to_owned(), ..columns[0].clone() });
+            columns.push(CatalogColumn { name: "re".to_owned(), ..columns[0].clone() });
             note_hidden(&mut columns, created);
             let end = columns.iter().find(|column| column.is_row_end).map(|column| column.name.clone());
             let names = columns.iter().filter(|column| column.is_hidden).map(|column| column.name.clone());

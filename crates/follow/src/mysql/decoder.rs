@@ -12,7 +12,7 @@ use crate::mysql::event::{
     BinlogEvent, EventHeader, HEADER_BYTES, QueryEvent, RowChange, RowsEvent, TableMap,
 };
 use crate::mysql::parts::{RowTarget, parts};
-use crate::mysql::place::{BinlogPosition, BinlogTransaction, GtidOrigin};
+use crate::mysql::position::{BinlogPosition, BinlogTransaction, GtidOrigin};
 use crate::mysql::statement::{Statement, may_be_written_otherwise, may_mention, may_name};
 use crate::names::{NAMES_BYTES_MAX, Names};
 use crate::tables::{LeftOut, Table};
@@ -148,7 +148,8 @@ impl Decoder {
         Some(DecoderState { file_time, last, definitions: self.definitions.mark(place) })
     }
 
-    /// A stream begins at a place; `None`: where the server says. `resumes`: it goes on where the last one stopped.
+    /// A stream begins at a place; `None`: where the server says. `resumes`: it goes on where the last one
+    /// stopped.
     pub(crate) fn begins(
         &mut self,
         base: &str,
@@ -171,15 +172,15 @@ impl Decoder {
         self.open = None;
     }
 
-    /// Where a stream may go on, of which all before `obeyed` is obeyed: the last transaction comes again, if it is obeyed and in the same
-    /// file. An earlier file may be gone.
+    /// Where a stream may go on, of which all before `obeyed` is obeyed: the last transaction comes again, if
+    /// it is obeyed and in the same file. An earlier file may be gone.
     pub(crate) fn resume(&self, obeyed: BinlogPosition) -> BinlogPosition {
         let last = self.last.as_ref().filter(|last| last.end <= obeyed && last.start.file == obeyed.file);
         last.map_or(obeyed, |last| last.start)
     }
 
-    /// The catalog was read, when definitions had changed as often and the log was at `head` afterwards; `None`: before the stream begins.
-    /// Returns whether something is other than it was known to be.
+    /// The catalog was read, when definitions had changed as often and the log was at `head` afterwards;
+    /// `None`: before the stream begins. Returns whether something is other than it was known to be.
     pub(crate) fn looked(
         &mut self,
         targets: Vec<TargetTable>,
@@ -463,8 +464,8 @@ impl Decoder {
         table.truncate.iter().for_each(|tag| open.names.add(table.scope, tag.as_bytes()));
     }
 
-    /// A statement that changes rows or definitions, without saying which rows. One of a database with followed tables may change their
-    /// rows through a view, a procedure or a trigger.
+    /// A statement that changes rows or definitions, without saying which rows. One of a database with
+    /// followed tables may change their rows through a view, a procedure or a trigger.
     fn statement(
         &mut self,
         sql: &str,

@@ -1,17 +1,18 @@
 //! How the tables that are followed are defined, and from which place of the log on that is so.
 //!
-//! The log names a table's columns by their numbers only. Their names are read from the database as it is, which may be later than the
-//! place at which the stream is: so what was read counts from the place on that the log had reached afterwards, if no statement before
-//! that place changes a definition. Until then a row of a followed table invalidates everything.
+//! The log names a table's columns by their numbers only. Their names are read from the database as it is,
+//! which may be later than the place at which the stream is: so what was read counts from the place on that
+//! the log had reached afterwards, if no statement before that place changes a definition. Until then a row
+//! of a followed table invalidates everything.
 
 use crate::mark::Fingerprint;
-use crate::mysql::place::BinlogPosition;
+use crate::mysql::position::BinlogPosition;
 use crate::mysql::value::ValueShape;
 use crate::tables::Table;
 
 /// A column, as the catalog has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Column {
+pub(crate) struct CatalogColumn {
     pub(crate) name: String,
     pub(crate) shape: ValueShape,
     /// The column's type as the catalog writes it.
@@ -29,7 +30,8 @@ pub(crate) struct Column {
 pub(crate) enum TargetPurpose {
     /// Their tags are bumped.
     Followed,
-    /// When one is deleted, if `deletes`, or its columns change, rows of this table do, too, which are not in the log.
+    /// When one is deleted, if `deletes`, or its columns change, rows of this table do, too, which are not in
+    /// the log.
     Parent { deletes: bool, of: String },
 }
 
@@ -39,7 +41,7 @@ pub(crate) struct TargetTable {
     pub(crate) table: Table,
     pub(crate) purpose: TargetPurpose,
     /// In the order of the log; `None`: there is no such table.
-    pub(crate) columns: Option<Vec<Column>>,
+    pub(crate) columns: Option<Vec<CatalogColumn>>,
 }
 
 /// Definitions read from the catalog that are not in force yet.
@@ -82,7 +84,8 @@ impl TableDefinitions {
         (self.goes_on, self.expected) = (true, expected);
     }
 
-    /// A stream begins at a place, and not where the last one stopped: what is known is so from there on, or the catalog says otherwise.
+    /// A stream begins at a place, and not where the last one stopped: what is known is so from there on, or
+    /// the catalog says otherwise.
     pub(crate) fn begins(&mut self, at: BinlogPosition) {
         (self.goes_on, self.expected, self.since) = (false, None, at);
     }
@@ -114,8 +117,9 @@ impl TableDefinitions {
         self.read = None;
     }
 
-    /// The catalog was read: after the change of this number had come, and before the log was at `from`. `at`: where the stream is.
-    /// Returns whether something is other than it was known to be, though no statement has said so.
+    /// The catalog was read: after the change of this number had come, and before the log was at `from`.
+    /// `at`: where the stream is. Returns whether something is other than it was known to be, though no
+    /// statement has said so.
     pub(crate) fn read(
         &mut self,
         targets: Vec<TargetTable>,
@@ -133,8 +137,8 @@ impl TableDefinitions {
         is_other
     }
 
-    /// The catalog was read before the stream begins at `at`, and before the log was at `head`. Returns whether something may have been
-    /// other than it is, though no statement says so.
+    /// The catalog was read before the stream begins at `at`, and before the log was at `head`. Returns
+    /// whether something may have been other than it is, though no statement says so.
     pub(crate) fn opens(
         &mut self,
         targets: Vec<TargetTable>,
@@ -183,7 +187,7 @@ mod tests {
     use super::*;
 
     fn targets(columns: &[&str]) -> Vec<TargetTable> {
-        let column = |name: &&str| Column {
+        let column = |name: &&str| CatalogColumn {
             name: (*name).to_owned(),
             shape: ValueShape::Signed,
             written: "int(11)".to_owned(),

@@ -1,6 +1,7 @@
 //! Events of a binary log.
 //!
-//! Sources: MySQL's "Binary Log Event" of its internals; MariaDB's "Binlog Event Types"; "mysql-binlog-connector-java" for how tools read both.
+//! Sources: MySQL's "Binary Log Event" of its internals; MariaDB's "Binlog Event Types";
+//! "mysql-binlog-connector-java" for how tools read both.
 
 use std::io::Read as _;
 
@@ -21,7 +22,8 @@ const ARTIFICIAL: u16 = 0x20;
 /// MariaDB's: the transaction has a single statement, and no event that ends it.
 const STANDALONE: u8 = 1;
 
-/// Numbers of character sets whose first half is not ASCII, of those that a client may have: `swe7`, with MariaDB's that do not pad.
+/// Numbers of character sets whose first half is not ASCII, of those that a client may have: `swe7`, with
+/// MariaDB's that do not pad.
 const NO_ASCII: [u16; 4] = [10, 82, 1034, 1106];
 
 /// The header before each event.
@@ -138,7 +140,8 @@ pub(crate) struct RowsEvent<'a> {
 pub struct MalformedEvent(pub(crate) u8);
 
 impl<'a> BinlogEvent<'a> {
-    /// Reads an event behind its header. `has_checksum`: as the file says; of the description of the file it is always there.
+    /// Reads an event behind its header. `has_checksum`: as the file says; of the description of the file it
+    /// is always there.
     pub(crate) fn parse(
         header: &EventHeader,
         bytes: &'a [u8],
@@ -235,7 +238,8 @@ impl<'a> QueryEvent<'a> {
     }
 }
 
-/// The number of the client's character set in the variables of a statement, of which each has a length of its own.
+/// The number of the client's character set in the variables of a statement, of which each has a length of
+/// its own.
 fn charset(variables: &[u8]) -> Option<u16> {
     let mut reader = ByteReader::new(variables);
     loop {

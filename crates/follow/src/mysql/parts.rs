@@ -1,6 +1,6 @@
 //! The tags that a changed row of the log bumps.
 
-use crate::mysql::definitions::{Column, TargetPurpose, TargetTable};
+use crate::mysql::definitions::{CatalogColumn, TargetPurpose, TargetTable};
 use crate::mysql::event::{RowChange, RowsEvent, TableMap};
 use crate::mysql::read::{ByteReader, bit};
 use crate::mysql::value::{ValueLayout, ValueShape};
@@ -61,7 +61,7 @@ impl RowTarget {
             let definition = defined.iter().find(|column| column.name == **name);
             let shape = match (is_tag(name), definition) {
                 (false, _) => None,
-                (true, Some(Column { shape, .. })) if layout.fits(shape) => Some(shape.clone()),
+                (true, Some(CatalogColumn { shape, .. })) if layout.fits(shape) => Some(shape.clone()),
                 (true, _) => return Err(format!("was changed: column {name} is of another type")),
             };
             let may_lack = shape.is_none() && definition.is_none_or(|column| column.is_virtual);
@@ -128,7 +128,7 @@ impl RowTarget {
                 TargetPurpose::Followed => match (rows.change, second) {
                     (RowChange::Insert, _) => self.bound.changed(None, Some(&first), names, left_out),
                     (_, new) => {
-                        self.bound.changed(Some(&OldRow::Whole(first)), new.as_deref(), names, left_out)
+                        self.bound.changed(Some(&OldRow::Whole(first)), new.as_deref(), names, left_out);
                     }
                 },
             }

@@ -3,14 +3,15 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use crate::mysql::place::{BinlogPosition, BinlogSnapshot, GtidSet};
+use crate::mysql::position::{BinlogPosition, BinlogSnapshot, GtidSet};
 use crate::mysql::wire::MysqlConnection;
 use crate::wire::{ResultRow, WireError, text};
 
 const MARIADB: &str = "MariaDB";
 const MYSQL: &str = "MySQL";
 
-/// The server and its data, as far as it says: other ones after a change of server. A restart of it is seen in its log.
+/// The server and its data, as far as it says: other ones after a change of server. A restart of it is seen
+/// in its log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MysqlIdentity {
     product: &'static str,

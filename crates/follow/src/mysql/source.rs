@@ -2,8 +2,8 @@
 //!
 //! The stream is that of a replica, which acknowledges nothing.
 //!
-//! A stream that does not resume begins at a snapshot: all transactions before its beginning are visible, and the others are in it. So
-//! history 5 of the crate has no transaction to wait for.
+//! A stream that does not resume begins at a snapshot: all transactions before its beginning are visible, and
+//! the others are in it. So history 5 of the crate has no transaction to wait for.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::log::Log;
 use crate::missing::Missing;
 use crate::mysql::catalog::MysqlCatalog;
 use crate::mysql::decoder::{DecodedEvent, Decoder};
-use crate::mysql::place::{BinlogPosition, BinlogSnapshot, BinlogTransaction};
+use crate::mysql::position::{BinlogPosition, BinlogSnapshot, BinlogTransaction};
 use crate::mysql::server::{MysqlIdentity, MysqlProbe, ServerSettings};
 use crate::mysql::standing::MysqlStanding;
 use crate::mysql::wire::{ER_MASTER_FATAL, MysqlConnection, Payload};
@@ -59,7 +59,8 @@ pub struct Source {
     pub tls: Arc<rustls::ClientConfig>,
     /// How it is followed.
     pub settings: Settings,
-    /// The place of a node that followed before, as its [`ResumePoint`] says it, and from which this one goes on.
+    /// The place of a node that followed before, as its [`ResumePoint`] says it, and from which this one goes
+    /// on.
     pub standing: Option<Box<str>>,
 }
 
@@ -122,8 +123,8 @@ impl Source {
         stream.done().await
     }
 
-    /// Tells the server what kind of replica this is, which decides what it sends. Nothing says that it is semi-synchronous: it is not
-    /// waited for.
+    /// Tells the server what kind of replica this is, which decides what it sends. Nothing says that it is
+    /// semi-synchronous: it is not waited for.
     async fn introduce(
         &self,
         stream: &mut MysqlConnection,
@@ -256,7 +257,7 @@ impl Database for Mysql {
 
     fn take(&mut self, payload: Payload, core: &mut FollowState<Self>, node: &mut impl Node) {
         match self.decoder.take(&payload.bytes, payload.is_cut) {
-            Ok(said) => said.into_iter().for_each(|said| take_said(said, core, node.now_ms())),
+            Ok(said) => said.into_iter().for_each(|said| take_event(said, core, node.now_ms())),
             Err(reason) => {
                 // It would be read in the same way again.
                 self.is_log_gone = true;
@@ -316,12 +317,13 @@ impl Database for Mysql {
         if head < place && core.identity.as_ref() == Some(&identity) {
             let reason = format!("the log was begun anew: it ends at {head}, and was followed up to {place}");
             self.is_log_gone = true;
-            core.follower.told(FollowerEvent::Gap { reason: reason.clone() }, node.now_ms());
+            core.follower.handle(FollowerEvent::Gap { reason: reason.clone() }, node.now_ms());
             return core.lose(reason, node);
         }
         // It may be us who do not read.
         let works = node.is_full();
-        core.follower.told(FollowerEvent::Probed { number, identity, head, snapshot, works }, node.now_ms());
+        core.follower
+            .handle(FollowerEvent::Probed { number, identity, head, snapshot, works }, node.now_ms());
     }
 
     fn looked(
@@ -363,7 +365,7 @@ impl Database for Mysql {
     }
 }
 
-fn take_said(said: DecodedEvent, core: &mut FollowState<Mysql>, now_ms: u64) {
+fn take_event(said: DecodedEvent, core: &mut FollowState<Mysql>, now_ms: u64) {
     let told = match said {
         DecodedEvent::Entry { transaction, names } => {
             FollowerEvent::Entry { position: transaction.end, transaction, names, is_own: false }
@@ -377,7 +379,7 @@ fn take_said(said: DecodedEvent, core: &mut FollowState<Mysql>, now_ms: u64) {
             return;
         }
     };
-    core.follower.told(told, now_ms);
+    core.follower.handle(told, now_ms);
 }
 
 /// The server's own number is given. A server that does not refuse it is followed all the same.
@@ -397,8 +399,8 @@ fn no_right(account: &str, error: &WireError) -> Missing {
     }
 }
 
-/// Whether the server has ended a stream for another one of the same number, as it says, or by its number of a connection that was
-/// ended.
+/// Whether the server has ended a stream for another one of the same number, as it says, or by its number of
+/// a connection that was ended.
 fn is_of_other(error: &WireError) -> bool {
     let is_said = |message: &str| message.contains("same server_uuid/server_id");
     matches!(error, WireError::Server { code, message, .. } if code == ER_KILLED || is_said(message))

@@ -1,7 +1,7 @@
 //! Where a node stands in a server's log, as it says it to a node that goes on for it.
 
 use crate::mysql::decoder::{DecoderState, LastTransaction};
-use crate::mysql::place::BinlogPosition;
+use crate::mysql::position::BinlogPosition;
 use crate::mysql::server::MysqlIdentity;
 use crate::node::ResumePoint;
 

@@ -82,7 +82,8 @@ impl<'a> Statement<'a> {
                 truncated(if second == "TABLE" { words.0 } else { after }).unwrap_or(Self::Definition)
             }
             "CREATE" | "ALTER" | "DROP" | "RENAME" => {
-                // `OR REPLACE`, `ALGORITHM = …`, `DEFINER = …` of views and routines, `ONLINE` and `IGNORE` of tables.
+                // `OR REPLACE`, `ALGORITHM = …`, `DEFINER = …` of views and routines, `ONLINE` and `IGNORE`
+                // of tables.
                 while matches!(second.as_str(), "OR" | "REPLACE" | "ONLINE" | "OFFLINE" | "IGNORE") {
                     second = words.next().unwrap_or_default().to_ascii_uppercase();
                 }
@@ -196,7 +197,8 @@ pub(crate) fn name(text: &str) -> Option<(String, &str)> {
     }
 }
 
-/// Whether the statement may have this name in it: it is in the client's character set, and quotes in names are doubled there.
+/// Whether the statement may have this name in it: it is in the client's character set, and quotes in names
+/// are doubled there.
 pub(crate) fn may_mention(sql: &str, name: &str) -> bool {
     mentions(sql, name) || may_be_written_otherwise(sql, name)
 }
@@ -206,8 +208,9 @@ pub(crate) fn may_be_written_otherwise(sql: &str, name: &str) -> bool {
     !name.is_ascii() && !sql.is_ascii() || name.contains(['`', '"'])
 }
 
-/// Whether the statement, of a session whose database is `default`, may name this table: without a database where the session's is the
-/// table's, or the text has that name in it elsewhere; or with the name of its database.
+/// Whether the statement, of a session whose database is `default`, may name this table: without a database
+/// where the session's is the table's, or the text has that name in it elsewhere; or with the name of its
+/// database.
 pub(crate) fn may_name(sql: &str, default: &str, database: &str, table: &str) -> bool {
     if default.to_lowercase() != database.to_lowercase() && !may_mention(sql, database) {
         return false;
@@ -224,7 +227,8 @@ pub(crate) fn may_name(sql: &str, default: &str, database: &str, table: &str) ->
     places(&sql, &table.to_lowercase()).any(|at| !is_of_other(at))
 }
 
-/// The name before the `.` at the end of a text that a name follows. `None`: there is none, or it is not surely one.
+/// The name before the `.` at the end of a text that a name follows. `None`: there is none, or it is not
+/// surely one.
 fn qualifier(before: &str) -> Option<&str> {
     // What is in a comment may stand in between.
     if before.contains("--") || before.contains('#') {

@@ -90,7 +90,8 @@ impl PostgresCatalog {
                 literal(publication)
             ))
             .await?;
-        // Before the tables: a partition that is made meanwhile is one of them, or unknown, but not another table.
+        // Before the tables: a partition that is made meanwhile is one of them, or unknown, but not another
+        // table.
         let published = connection.query(&published_sql(publication)).await?;
         let Some(found) = rows.first() else {
             let names: Vec<_> = tables.iter().map(|table| full_name(&table.schema, &table.name)).collect();
@@ -261,7 +262,8 @@ impl PostgresCatalog {
             return Ok(());
         }
         let mut unpublished = None;
-        // The table itself, all partitions of it and what inherits from it: each has its own replica identity.
+        // The table itself, all partitions of it and what inherits from it: each has its own replica
+        // identity.
         let rows = connection.query(&relations_sql(&oid, publication)).await?;
         for row in &rows {
             let (schema, part, kind) = (text(row, 1), text(row, 2), text(row, 3));

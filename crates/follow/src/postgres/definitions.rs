@@ -1,4 +1,5 @@
-//! Whether the definition of what is followed was changed between two looks into the catalog, though it may be the same again.
+//! Whether the definition of what is followed was changed between two looks into the catalog, though it may
+//! be the same again.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
@@ -47,8 +48,8 @@ impl SeenDefinitions {
         self.truncated.push_back(transaction);
     }
 
-    /// Takes a look. `text`: of all definitions; `tables`: which transaction has written each table's row of the catalog last, by its
-    /// number. TRUNCATE writes it, too.
+    /// Takes a look. `text`: of all definitions; `tables`: which transaction has written each table's row of
+    /// the catalog last, by its number. TRUNCATE writes it, too.
     pub(crate) fn look(&mut self, text: String, tables: BTreeMap<u32, u32>) -> DefinitionsLook {
         let Some((seen, before)) = &self.seen else {
             let is_other = self.other.take().is_some_and(|other| other != number(&text, &tables));

@@ -1,8 +1,9 @@
 //! Whether a permanent slot goes on with the history that was followed.
 //!
-//! A database that was restored from a copy of its files has the slot of that time, the same system identifier and the same timeline, but
-//! what was committed after the copy was made is gone, and other transactions take its positions. What tells the two apart is the last
-//! commit that was received: a slot that stands before it sends it again, unless it is not there any more.
+//! A database that was restored from a copy of its files has the slot of that time, the same system
+//! identifier and the same timeline, but what was committed after the copy was made is gone, and other
+//! transactions take its positions. What tells the two apart is the last commit that was received: a slot
+//! that stands before it sends it again, unless it is not there any more.
 
 use crate::postgres::catalog::literal;
 use crate::postgres::pgoutput::Lsn;
@@ -75,8 +76,8 @@ impl SlotHistory {
     }
 }
 
-/// Where a permanent slot stands; None: there is none. A slot that has lost its log is dropped, so that it is made anew, unless it is only
-/// `looked` at; `is_lost`: it is known to have, whatever it says.
+/// Where a permanent slot stands; None: there is none. A slot that has lost its log is dropped, so that it is
+/// made anew, unless it is only `looked` at; `is_lost`: it is known to have, whatever it says.
 pub(crate) async fn slot_position(
     connection: &mut PostgresConnection,
     slot: &str,

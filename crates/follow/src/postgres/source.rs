@@ -59,14 +59,15 @@ pub struct Source {
     pub tables: Arc<[Table]>,
     /// The name of a permanent slot; `None`: a temporary one.
     pub slot: Option<String>,
-    /// A permanent slot that is there was left by a process that obeyed what it acknowledged, and whose effects stay: the stream goes on
-    /// there from the first connection.
+    /// A permanent slot that is there was left by a process that obeyed what it acknowledged, and whose
+    /// effects stay: the stream goes on there from the first connection.
     pub outlives: bool,
     /// How the server's certificate is verified.
     pub tls: Arc<rustls::ClientConfig>,
     /// How it is followed.
     pub settings: Settings,
-    /// The place of a node that followed before, as its [`ResumePoint`](crate::ResumePoint) says it, and from which this one goes on.
+    /// The place of a node that followed before, as its [`ResumePoint`](crate::ResumePoint) says it, and from
+    /// which this one goes on.
     pub standing: Option<Box<str>>,
 }
 
@@ -79,7 +80,8 @@ impl Log for Postgres {
 
 /// State of one pair of connections.
 struct PostgresSession {
-    /// When the server is told how far we are: an idle one ends a connection that is silent for `wal_sender_timeout` (60 s).
+    /// When the server is told how far we are: an idle one ends a connection that is silent for
+    /// `wal_sender_timeout` (60 s).
     status_at: Instant,
     bound: HashMap<u32, RelationRole>,
     /// The tables as the stream has described them.
@@ -221,8 +223,9 @@ impl Database for Postgres {
         };
         self.is_log_gone = false;
         if stands.is_none() {
-            // It waits for the transactions that write now. As a statement, so that the database looks meanwhile whether the connection is
-            // still there; a replication command would keep waiting without it.
+            // It waits for the transactions that write now. As a statement, so that the database looks
+            // meanwhile whether the connection is still there; a replication command would keep waiting
+            // without it.
             let (name, is_temporary) = (literal(&slot), source.slot.is_none());
             let sql =
                 format!("SELECT pg_create_logical_replication_slot({name}, 'pgoutput', {is_temporary})");
@@ -234,8 +237,8 @@ impl Database for Postgres {
                 }
             }
         }
-        // From where the slot stands: after a restore that may be before what was acknowledged. A slot that stands behind it was moved by
-        // another client, or made anew.
+        // From where the slot stands: after a restore that may be before what was acknowledged. A slot that
+        // stands behind it was moved by another client, or made anew.
         let outlives = source.outlives;
         let resumes_at = stands.filter(|stands| outlives || resume.is_some_and(|resume| *stands <= resume));
         let publication = literal(&quoted(&source.publication));
@@ -334,7 +337,7 @@ impl Database for Postgres {
         }
         // It may be us who do not read.
         let works = works || node.is_full();
-        core.follower.told(FollowerEvent::Probed { number, identity, head, snapshot, works }, now_ms);
+        core.follower.handle(FollowerEvent::Probed { number, identity, head, snapshot, works }, now_ms);
     }
 
     fn looked(&mut self, catalog: PostgresCatalog, core: &mut FollowState<Self>) -> CatalogFindings {
@@ -423,7 +426,7 @@ impl Postgres {
                 if self.history.passed(position) {
                     restored(core, now_ms);
                 }
-                core.follower.told(FollowerEvent::Passed { position }, now_ms);
+                core.follower.handle(FollowerEvent::Passed { position }, now_ms);
                 Ok(())
             }
             _ => Err("the stream has a message that is unknown".to_owned()),
@@ -468,7 +471,7 @@ impl Postgres {
         };
         match message {
             PgoutputMessage::Begin { transaction } => {
-                session.transaction = Some((transaction, Names::default()))
+                session.transaction = Some((transaction, Names::default()));
             }
             PgoutputMessage::Insert { relation, new } => row(relation, None, Some(&new), true),
             PgoutputMessage::Update { relation, old, new } => row(relation, old.as_ref(), Some(&new), false),
@@ -504,8 +507,10 @@ impl Postgres {
                 if self.history.committed(ReceivedCommit { end, transaction, time }) {
                     restored(core, now_ms);
                 }
-                core.follower
-                    .told(FollowerEvent::Entry { position: end, transaction, names, is_own: false }, now_ms);
+                core.follower.handle(
+                    FollowerEvent::Entry { position: end, transaction, names, is_own: false },
+                    now_ms,
+                );
             }
             PgoutputMessage::Other => {}
         }
@@ -532,7 +537,7 @@ impl PostgresSession {
 
 /// Everything is flushed: the database has another history than before.
 fn restored(core: &mut FollowState<Postgres>, now_ms: u64) {
-    core.follower.told(FollowerEvent::Gap { reason: OTHER_HISTORY.to_owned() }, now_ms);
+    core.follower.handle(FollowerEvent::Gap { reason: OTHER_HISTORY.to_owned() }, now_ms);
 }
 
 /// Says what the slot that is being made waits for.
@@ -552,8 +557,8 @@ async fn say_writing(
     Ok(())
 }
 
-/// Ends the process of the last stream, of this node or of the one for which it goes on, if it still has the slot: the database has not
-/// noticed that its connection was lost.
+/// Ends the process of the last stream, of this node or of the one for which it goes on, if it still has the
+/// slot: the database has not noticed that its connection was lost.
 async fn end_stream(connection: &mut PostgresConnection, slot: &str, process: i32) -> Result<(), WireError> {
     let sql = format!(
         "SELECT pg_terminate_backend(a.pid, 5000) FROM pg_replication_slots s JOIN pg_stat_activity a ON a.pid = s.active_pid \

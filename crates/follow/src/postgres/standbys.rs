@@ -1,11 +1,13 @@
 //! Whether the database counts us among its synchronous standbys.
 //!
-//! For `synchronous_standby_names` each connection that reads the log is a standby, ours too. A commit would wait until we have acknowledged
-//! it, and we acknowledge it after it is visible: it would wait for good. And what is in no table of ours would count as kept twice.
+//! For `synchronous_standby_names` each connection that reads the log is a standby, ours too. A commit would
+//! wait until we have acknowledged it, and we acknowledge it after it is visible: it would wait for good. And
+//! what is in no table of ours would count as kept twice.
 
 use crate::wire::OUR_NAME;
 
-/// Whether these `synchronous_standby_names` have us: `*` or our name. Written `FIRST 1 (a, "b")`, `ANY 1 (*)`, `1 (a)` or `a, b`.
+/// Whether these `synchronous_standby_names` have us: `*` or our name. Written `FIRST 1 (a, "b")`, `ANY 1
+/// (*)`, `1 (a)` or `a, b`.
 pub(crate) fn counts_us(names: &str) -> bool {
     let mut rest = names;
     while let Some(first) = rest.chars().next() {

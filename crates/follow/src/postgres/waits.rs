@@ -12,8 +12,8 @@ use crate::wire::{WireError, text};
 /// Transactions that are named.
 const NAMED: usize = 3;
 
-/// Places of the database that are all taken, so that no other server can follow: slots, unless this one `has_slot`, and two
-/// connections. Nothing while a server of ours follows: it may be this one.
+/// Places of the database that are all taken, so that no other server can follow: slots, unless this one
+/// `has_slot`, and two connections. Nothing while a server of ours follows: it may be this one.
 pub(crate) async fn exhausted(
     connection: &mut PostgresConnection,
     has_slot: bool,
@@ -48,8 +48,8 @@ pub(crate) async fn exhausted(
     Ok(missing.collect())
 }
 
-/// The transactions that have written, as long ago as this at least, each with the statement that ends it. How old one is, is known only
-/// to roles that may read it; of others it is taken for young.
+/// The transactions that have written, as long ago as this at least, each with the statement that ends it.
+/// How old one is, is known only to roles that may read it; of others it is taken for young.
 pub(crate) async fn writing(
     connection: &mut PostgresConnection,
     at_least: Duration,

@@ -41,7 +41,8 @@ const COPY_BOTH_TAG: u8 = b'W';
 
 /// Whether the server does not have the log any more that a slot needs.
 pub(crate) fn is_of_lost_log(error: &WireError) -> bool {
-    // A change that was written while there was no publication cannot be read for it, even when it is there again.
+    // A change that was written while there was no publication cannot be read for it, even when it is there
+    // again.
     matches!(error.code(), Some(UNDEFINED_FILE | UNDEFINED_OBJECT))
 }
 
@@ -245,8 +246,8 @@ impl PostgresConnection {
         }
     }
 
-    /// The next message of a stream; `None`: it was too long, and was skipped. Nothing is lost if the future is dropped before it is
-    /// ready.
+    /// The next message of a stream; `None`: it was too long, and was skipped. Nothing is lost if the future
+    /// is dropped before it is ready.
     pub(crate) async fn streamed(&mut self) -> Result<Option<Bytes>, WireError> {
         loop {
             if self.skip.is_none()

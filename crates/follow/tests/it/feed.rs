@@ -1,7 +1,9 @@
-//! Histories of a database that one node follows for its fleet, by way of an etcd. `FOLLOW_SEED=n` runs one of them.
+//! Histories of a database that one node follows for its fleet, by way of an etcd. `FOLLOW_SEED=n` runs one
+//! of them.
 //!
-//! Whatever a node confirms of the database's log must be obeyed by it: each message takes its time, nodes stop and go on, two nodes may
-//! lead, another node goes on where one stood, and the etcd is restored from a backup.
+//! Whatever a node confirms of the database's log must be obeyed by it: each message takes its time, nodes
+//! stop and go on, two nodes may lead, another node goes on where one stood, and the etcd is restored from a
+//! backup.
 
 use cattlegrid_follow::ResumePoint;
 use cattlegrid_follow::etcd::{AskedRevisions, Claim, Feed, Sightings};
@@ -201,7 +203,8 @@ impl World {
         }
     }
 
-    /// A node has connected to an etcd that was restored: everything is flushed, and revisions are other ones.
+    /// A node has connected to an etcd that was restored: everything is flushed, and revisions are other
+    /// ones.
     fn reconnect(&mut self, at: usize) {
         let (revision, now) = (self.log.len() as u64, self.commits.len());
         let (keeps_sightings, keeps_sayings) =
@@ -255,7 +258,7 @@ impl World {
             Message::Told { asked_ms, revision } => {
                 let revision =
                     if self.has(Fault::SameRevision) { revision.saturating_sub(1) } else { revision };
-                self.nodes[at].asked.told(asked_ms, revision);
+                self.nodes[at].asked.record(asked_ms, revision);
                 self.nodes[at].sightings.see(revision, now_ms);
             }
             Message::Put { what, upto } => {
@@ -272,7 +275,7 @@ impl World {
                 if upto == 0 {
                     node.is_claiming = false;
                     if let Some(position) = position {
-                        node.feed.keep(position);
+                        node.feed.note_committed(position);
                     }
                 } else {
                     (node.is_putting, node.committed) = (false, node.committed.max(upto));
@@ -292,7 +295,7 @@ impl World {
                         node.read = commits;
                     }
                     let seen = node.sightings.before(if sees_late { u64::MAX } else { asked_ms });
-                    node.feed.say(seen, node.tickets, node.standing.clone());
+                    node.feed.confirm(seen, node.tickets, node.standing.clone());
                     let position = node.read as u64;
                     node.standing = Some(ResumePoint { position, text: position.to_string().into() });
                 }

@@ -1,7 +1,9 @@
-//! Histories of an etcd, its links and nodes with caches. `FOLLOW_SEED=n` runs one of them, `FOLLOW_HISTORIES=n` says how many.
+//! Histories of an etcd, its links and nodes with caches. `FOLLOW_SEED=n` runs one of them,
+//! `FOLLOW_HISTORIES=n` says how many.
 //!
-//! A writer changes a row and then sends its bump to any node. The reply to a bump is given when it is in the log, that to a barrier
-//! when all nodes have obeyed. No node may serve what is older than a barrier's reply, or than §4 of the user's documents allows.
+//! A writer changes a row and then sends its bump to any node. The reply to a bump is given when it is in the
+//! log, that to a barrier when all nodes have obeyed. No node may serve what is older than a barrier's reply,
+//! or than §4 of the user's documents allows.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -286,8 +288,8 @@ impl World {
         Ok(())
     }
 
-    /// All nodes are there, and know each other, except for the last, which may start later: it serves when it is listed, and takes no
-    /// barriers, since it does not know which nodes have gone before.
+    /// All nodes are there, and know each other, except for the last, which may start later: it serves when
+    /// it is listed, and takes no barriers, since it does not know which nodes have gone before.
     fn begin(&mut self) {
         let here = NODES - usize::from(self.starts_late);
         while self.nodes[..here].iter().any(|node| node.fleet.nodes().count() < here) {
@@ -558,7 +560,8 @@ impl World {
             } else {
                 self.nodes[node].is_silent = true;
             }
-            // What was promised of bumps that are lost is kept by the flush of each node, once it is connected again.
+            // What was promised of bumps that are lost is kept by the flush of each node, once it is
+            // connected again.
             for row in &mut self.committed {
                 for (at_ms, _) in row.iter_mut() {
                     *at_ms = (*at_ms).max(now_ms);
@@ -637,7 +640,7 @@ impl World {
     }
 
     fn tell(&mut self, node: usize, told: FollowerEvent<Etcd>) {
-        self.nodes[node].follower.told(told, self.now_ms);
+        self.nodes[node].follower.handle(told, self.now_ms);
         self.act(node);
     }
 
@@ -689,19 +692,19 @@ fn entries_are_bumped_on_arrival_and_own_ones_only_once_more_later() {
     for again_ms in [0, 500] {
         let mut follower = Follower::<Etcd>::new(Settings { max_lag_ms: MAX_LAG_MS, again_ms });
         follower.tick(1000);
-        follower.told(FollowerEvent::Connected { identity: 1, resumes: false }, 1000);
-        follower.told(FollowerEvent::Passed { position: 10 }, 1000);
-        follower.told(
+        follower.handle(FollowerEvent::Connected { identity: 1, resumes: false }, 1000);
+        follower.handle(FollowerEvent::Passed { position: 10 }, 1000);
+        follower.handle(
             FollowerEvent::Probed { number: 1, identity: 1, head: 10, snapshot: All, works: false },
             1000,
         );
         drop(actions(&mut follower));
         let own = FollowerEvent::Entry { position: 11, transaction: (), names: names(b"own"), is_own: true };
-        follower.told(own, 1001);
+        follower.handle(own, 1001);
         assert_eq!(actions(&mut follower), [Action::Acknowledge(11)], "it was obeyed before it was written");
         let other =
             FollowerEvent::Entry { position: 12, transaction: (), names: names(b"other"), is_own: false };
-        follower.told(other, 1002);
+        follower.handle(other, 1002);
         assert_eq!(actions(&mut follower), [Action::Bump(names(b"other")), Action::Acknowledge(12)]);
         assert_eq!(follower.state().waiting, 0);
         // Those of one sixteenth of the time together.

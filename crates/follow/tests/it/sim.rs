@@ -1,4 +1,5 @@
-//! Histories of a database, a network and a node. `FOLLOW_SEED=n` runs one of them, `FOLLOW_HISTORIES=n` says how many.
+//! Histories of a database, a network and a node. `FOLLOW_SEED=n` runs one of them, `FOLLOW_HISTORIES=n` says
+//! how many.
 
 use crate::world::{Counts, Fault, World};
 

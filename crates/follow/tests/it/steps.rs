@@ -52,7 +52,7 @@ impl Scene {
     }
 
     fn tell(&mut self, told: FollowerEvent<Memory>) -> Vec<Action<u64>> {
-        self.follower.told(told, self.now_ms);
+        self.follower.handle(told, self.now_ms);
         self.actions()
     }
 

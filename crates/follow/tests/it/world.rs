@@ -1,4 +1,5 @@
-//! A database with a log, a network that delays, stops and loses, and a node with a cache: all in memory, from one seed.
+//! A database with a log, a network that delays, stops and loses, and a node with a cache: all in memory,
+//! from one seed.
 
 use std::collections::VecDeque;
 
@@ -27,7 +28,8 @@ pub(crate) struct Seen {
     next: u64,
     running: Vec<u64>,
     fault: Option<Fault>,
-    /// The stream began at such a snapshot, as that of a binary log does: nothing that was not visible is before it.
+    /// The stream began at such a snapshot, as that of a binary log does: nothing that was not visible is
+    /// before it.
     is_whole: bool,
 }
 
@@ -299,7 +301,8 @@ impl World {
         self.lose();
     }
 
-    /// The server is killed and started: the end of its log may be gone, and so may be what it had shown, or what it would have.
+    /// The server is killed and started: the end of its log may be gone, and so may be what it had shown, or
+    /// what it would have.
     fn restart(&mut self) {
         let Some(binlog) = &mut self.binlog else { return };
         let kept =
@@ -651,7 +654,7 @@ impl World {
     }
 
     fn tell(&mut self, told: FollowerEvent<Memory>) {
-        self.follower.told(told, self.now_ms);
+        self.follower.handle(told, self.now_ms);
         self.act();
     }
 

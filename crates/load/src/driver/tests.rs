@@ -4,7 +4,9 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 
-use cattlegrid_protocol::{Block, Limits, PacketCommand, Parsed, Request as Command, parse_packet, reply};
+use cattlegrid_protocol::{
+    Block, Limits, PacketCommand, Parsed, SentRequest as Command, parse_packet, reply,
+};
 
 use super::*;
 use crate::{Binary, Memcached, Mix, Popularity, Sizes, Ttls};
@@ -196,7 +198,7 @@ fn values_of_any_size_in_pieces() {
 
 #[test]
 fn a_start_is_kept_with_room_for_its_rest() {
-    let mut input = Input::default();
+    let mut input = InputBuffer::default();
     assert!(input.is_empty() && input.takes_fresh());
     input.keep(b"abc");
     assert!(!input.takes_fresh());

@@ -192,7 +192,8 @@ impl Client {
                     self.input.extend_from_slice(&buffer[..received]);
                     return Ok(());
                 }
-                // A process that was stopped and goes on: a read with a time limit does not start again by itself.
+                // A process that was stopped and goes on: a read with a time limit does not start again by
+                // itself.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }

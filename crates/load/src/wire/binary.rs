@@ -1,7 +1,7 @@
 //! The binary protocol of memcached, as its clients speak it.
 //!
-//! One key is asked for with GET, several with GETKQ each and a NOOP, whose reply ends theirs: a quiet get that misses has no
-//! reply. Each packet has a number, its opaque, that its reply repeats.
+//! One key is asked for with GET, several with GETKQ each and a NOOP, whose reply ends theirs: a quiet get
+//! that misses has no reply. Each packet has a number, its opaque, that its reply repeats.
 //!
 //! # Invariants
 //! * How a reply is split into reads changes nothing: the elements and faults are the same.
@@ -179,7 +179,8 @@ impl PacketHeader {
     }
 }
 
-/// Statuses for which the text protocol has a `SERVER_ERROR`: a set that gets one was refused, and the reply is right.
+/// Statuses for which the text protocol has a `SERVER_ERROR`: a set that gets one was refused, and the reply
+/// is right.
 const REFUSALS: [PacketStatus; 4] =
     [PacketStatus::TooLarge, PacketStatus::OutOfMemory, PacketStatus::Internal, PacketStatus::Busy];
 
@@ -190,7 +191,8 @@ fn no_packet<T>(asked: &'static str, input: &[u8]) -> Result<Option<T>, Fault> {
         return if start.len() < TEXT_SHOWN { Ok(None) } else { Err(unexpected(asked, start)) };
     };
     let line = start[..end].trim_ascii_end();
-    // A server that has too many connections says so in text, as `ERROR Too many open connections`, whatever it speaks.
+    // A server that has too many connections says so in text, as `ERROR Too many open connections`, whatever
+    // it speaks.
     if line == b"ERROR" || [&b"CLIENT_ERROR"[..], b"-ERR"].iter().any(|word| line.starts_with(word)) {
         return Err(Fault::NotBinary { answer: String::from_utf8_lossy(line).into_owned() });
     }

@@ -77,7 +77,8 @@ fn a_generation_that_does_not_start_changes_nothing() {
             assert!(error.starts_with("loader pages: ") && error.contains("this is broken"), "{error}");
         }
         world.write("pages.py", PAGES);
-        // What was given up for the attempt is there again, also for a program that is started for each worker.
+        // What was given up for the attempt is there again, also for a program that is started for each
+        // worker.
         assert_eq!(world.run(&loaders, "page:2"), value("value of page:2"), "{mode}");
         // The rules do not come into force: nor does the generation.
         world.write("pages.py", &program("newer "));
@@ -131,8 +132,8 @@ fn workers(name: &str, max: usize) -> usize {
     both.len()
 }
 
-/// Processes of Python whose parent is one, too. `python3` may be a script, which has children of its own before it becomes
-/// Python.
+/// Processes of Python whose parent is one, too. `python3` may be a script, which has children of its own
+/// before it becomes Python.
 fn children(name: &str) -> BTreeSet<u32> {
     let is_python = |pid: &u32| {
         let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();

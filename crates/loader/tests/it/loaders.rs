@@ -7,7 +7,8 @@ use cattlegrid_engine::{DeliveredValue, Load, LoadFailure, LoadOrder, LoadOutcom
 
 const MIB: usize = 1 << 20;
 
-/// A rule file with a loader of this mode and these further lines; its jobs have time enough on a slow machine.
+/// A rule file with a loader of this mode and these further lines; its jobs have time enough on a slow
+/// machine.
 fn rules(mode: &str, extra: &str) -> String {
     let timeout = if extra.contains("timeout") { "" } else { "timeout = \"90s\"" };
     format!(

@@ -31,7 +31,8 @@ impl DriverBase {
         self.pass_on_within_rate(worker, &lines.take(), written);
     }
 
-    /// Passes on the lines that the rate allows. `written` of the bytes came from the process; a line end may have been added.
+    /// Passes on the lines that the rate allows. `written` of the bytes came from the process; a line end may
+    /// have been added.
     fn pass_on_within_rate(&mut self, worker: u64, lines: &[u8], written: usize) {
         let (mut kept, mut seen) = (Vec::new(), 0);
         for line in lines.split_inclusive(|byte| *byte == b'\n') {
@@ -60,7 +61,8 @@ impl DriverBase {
         }
     }
 
-    /// Whether an event can be delivered. If not, the reader of the stream says when it can ([`crate::inbox::InboxMessage::ResumeEvents`]).
+    /// Whether an event can be delivered. If not, the reader of the stream says when it can
+    /// ([`crate::inbox::InboxMessage::ResumeEvents`]).
     pub(crate) fn has_event_room(&self) -> bool {
         self.callbacks.stream.as_ref().is_none_or(|stream| stream.has_room())
     }

@@ -1,12 +1,13 @@
 //! Batches: jobs that a worker gets together, to do them in one call.
 //!
-//! A worker that takes batches gets the jobs that wait at the moment of its dispatch, so a job that is alone is sent at once. The
-//! frames of a batch leave in one piece. From then on each job is on its own: its reply, timeout and caller are those of a
-//! single job. Only the credit (`load`) and the claim are the batch's.
+//! A worker that takes batches gets the jobs that wait at the moment of its dispatch, so a job that is alone
+//! is sent at once. The frames of a batch leave in one piece. From then on each job is on its own: its reply,
+//! timeout and caller are those of a single job. Only the credit (`load`) and the claim are the batch's.
 //!
 //! # Invariants
 //! * Each frame of a batch but the last has the flag MORE, and no other frame comes between them.
-//! * The jobs of a batch lie side by side in `in_flight`. A job that was sent alone is a batch of one, at any worker.
+//! * The jobs of a batch lie side by side in `in_flight`. A job that was sent alone is a batch of one, at any
+//!   worker.
 
 use cattlegrid_worker::frame::FLAG_MORE;
 use cattlegrid_worker::message::JobBody;
@@ -16,8 +17,9 @@ use crate::error::Error;
 use crate::worker::{SentJob, WorkerProcess};
 
 impl Driver {
-    /// Sends a job that was taken out of the queue to a worker with room for it, and further queued jobs in the same batch if the
-    /// worker takes them: as many as are waiting, at most [`WorkerProcess::batch_room`], and their arguments within `inflight_bytes`.
+    /// Sends a job that was taken out of the queue to a worker with room for it, and further queued jobs in
+    /// the same batch if the worker takes them: as many as are waiting, at most
+    /// [`WorkerProcess::batch_room`], and their arguments within `inflight_bytes`.
     pub(super) fn send_batch(&mut self, slot: usize, first: u64, bytes: usize) {
         if self.end_if_too_large(slot, first) {
             return;

@@ -1,19 +1,22 @@
-//! Jobs that wait at a worker behind a long job are taken back: when another worker is idle, and when no caller waits for
-//! them any more, because their time is up or their callers have gone. While they wait and no worker is idle, the pool grows as for
-//! jobs in the queue.
+//! Jobs that wait at a worker behind a long job are taken back: when another worker is idle, and when no
+//! caller waits for them any more, because their time is up or their callers have gone. While they wait and
+//! no worker is idle, the pool grows as for jobs in the queue.
 //!
-//! Two words of the progress page decide whether a job belongs to the worker or to the pool (`cattlegrid_worker::claim`). A
-//! job that was taken back goes to the head of the queue and to the idle worker in the same turn. Its frame is still at the
-//! first worker: the entry stays in `in_flight`, with `taken` set, until the worker reaches it and says SKIPPED. So a worker
-//! in a long job gets no more frames than `load`, however often its jobs are taken back.
+//! Two words of the progress page decide whether a job belongs to the worker or to the pool
+//! (`cattlegrid_worker::claim`). A job that was taken back goes to the head of the queue and to the idle
+//! worker in the same turn. Its frame is still at the first worker: the entry stays in `in_flight`, with
+//! `taken` set, until the worker reaches it and says SKIPPED. So a worker in a long job gets no more frames
+//! than `load`, however often its jobs are taken back.
 //!
 //! # Invariants
-//! * Jobs for another worker are taken only from a worker that is in a job. A worker that has begun none may be stopped, and
-//!   the pool finds that out by its jobs. A job without a caller stays among the doomed until it is skipped.
-//! * At most as many batches are taken as workers are idle, each of them whole, and none while jobs are queued: queued jobs go
-//!   first. A single job is a batch of one. The jobs before a taken job that are not begun are taken with it.
-//! * A job that is surely taken has at most one live entry, at its next worker. A job that both sides claim at the same
-//!   moment keeps its live entry until the worker says SKIPPED or replies.
+//! * Jobs for another worker are taken only from a worker that is in a job. A worker that has begun none may
+//!   be stopped, and the pool finds that out by its jobs. A job without a caller stays among the doomed until
+//!   it is skipped.
+//! * At most as many batches are taken as workers are idle, each of them whole, and none while jobs are
+//!   queued: queued jobs go first. A single job is a batch of one. The jobs before a taken job that are not
+//!   begun are taken with it.
+//! * A job that is surely taken has at most one live entry, at its next worker. A job that both sides claim
+//!   at the same moment keeps its live entry until the worker says SKIPPED or replies.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +28,8 @@ use crate::time::later;
 use crate::worker::{Role, WorkerProcess, WorkerState};
 
 impl Driver {
-    /// Takes back jobs that busy workers have not begun, for idle workers. Returns whether [`Driver::dispatch`] has any to send.
+    /// Takes back jobs that busy workers have not begun, for idle workers. Returns whether
+    /// [`Driver::dispatch`] has any to send.
     pub(super) fn take_back(&mut self) -> bool {
         let sizing = self.fleet.sizing();
         if sizing.idle() == 0 || sizing.busy() + sizing.leaving() == 0 || self.jobs.has_queued() {
@@ -47,8 +51,8 @@ impl Driver {
         self.jobs.has_queued()
     }
 
-    /// Batches that wait at workers behind a job, as long as an idle worker lets them wait, if the pool could grow. A worker
-    /// that does several jobs at a time begins them at once.
+    /// Batches that wait at workers behind a job, as long as an idle worker lets them wait, if the pool could
+    /// grow. A worker that does several jobs at a time begins them at once.
     pub(super) fn count_behind(&mut self) -> usize {
         let sizing = self.fleet.sizing();
         if sizing.busy() + sizing.leaving() == 0 || sizing.total() >= sizing.config().max {
@@ -105,7 +109,8 @@ impl Driver {
         }
     }
 
-    /// Takes back the job in place `at` and the jobs before it that are not begun. The job `ended` is not sent to another worker.
+    /// Takes back the job in place `at` and the jobs before it that are not begun. The job `ended` is not
+    /// sent to another worker.
     fn take_up_to(&mut self, slot: usize, at: usize, ended: Option<u64>) {
         let Some(worker) = self.fleet.get_mut(slot) else { return };
         let Some(claims) = worker.page.as_ref().map(Page::claims) else { return };
@@ -127,7 +132,8 @@ impl Driver {
         }
     }
 
-    /// Puts a job that no worker has at the head of the queue, or removes it from the table if it has no caller.
+    /// Puts a job that no worker has at the head of the queue, or removes it from the table if it has no
+    /// caller.
     fn put_back(&mut self, id: u64) {
         match self.jobs.get_mut(id) {
             Some(JobEntry { sink: Some(_), .. }) => {
@@ -174,6 +180,6 @@ impl WorkerProcess {
     }
 }
 
-/// How long a job waits at its worker before it may be taken back. Most jobs are begun by then; taking a job back costs two
-/// frames, and its arguments are sent twice.
+/// How long a job waits at its worker before it may be taken back. Most jobs are begun by then; taking a job
+/// back costs two frames, and its arguments are sent twice.
 const TAKE_AFTER: Duration = Duration::from_millis(1);

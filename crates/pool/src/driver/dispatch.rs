@@ -1,10 +1,11 @@
 //! A job's way: queue, worker, and back. Its outcome: [`crate::jobs::Jobs::end`].
 //!
-//! A job is queued, sent to the worker with the fewest batches, and ended by its worker's reply, its deadline, its caller or the
-//! loss of its worker. A job that was sent to a worker keeps its entry in the table until the worker is done with it, so that
-//! a late reply is recognised.
+//! A job is queued, sent to the worker with the fewest batches, and ended by its worker's reply, its
+//! deadline, its caller or the loss of its worker. A job that was sent to a worker keeps its entry in the
+//! table until the worker is done with it, so that a late reply is recognised.
 //!
-//! A worker that takes batches gets the jobs that wait at that moment together, in the order in which single jobs would be sent.
+//! A worker that takes batches gets the jobs that wait at that moment together, in the order in which single
+//! jobs would be sent.
 
 use crate::advice;
 use crate::driver::Driver;
@@ -29,7 +30,8 @@ impl Driver {
         self.enqueue(id);
     }
 
-    /// Enters a new job in the table. `None` if it has ended at once, because no worker can be started for it any more.
+    /// Enters a new job in the table. `None` if it has ended at once, because no worker can be started for it
+    /// any more.
     pub(super) fn admit(&mut self, new: NewJob) -> Option<u64> {
         let id = self.jobs.insert(new, &self.base);
         let error = if self.ending.is_leaving() {
@@ -65,8 +67,8 @@ impl Driver {
         self.jobs.release_held();
     }
 
-    /// With the queue full, after [`Driver::dispatch`]: whether a worker takes this job at once. Never while other jobs
-    /// wait: these go first.
+    /// With the queue full, after [`Driver::dispatch`]: whether a worker takes this job at once. Never while
+    /// other jobs wait: these go first.
     fn has_room_at_once(&self, id: u64) -> bool {
         let (bytes, limit) =
             (self.jobs.get(id).map_or(0, |job| job.args.len()), self.base.options().inflight_bytes);
@@ -115,8 +117,8 @@ impl Driver {
         }
     }
 
-    /// A job's caller has gone. `id` 0 would be a job that was not submitted yet, which cannot happen: messages keep
-    /// their order.
+    /// A job's caller has gone. `id` 0 would be a job that was not submitted yet, which cannot happen:
+    /// messages keep their order.
     pub(super) fn cancel(&mut self, id: u64) {
         if self.jobs.is_open(id) {
             self.give_up_on(id);
@@ -124,8 +126,9 @@ impl Driver {
         }
     }
 
-    /// Tells the worker, if the job is at one, that the job has no caller any more. Returns whether the worker had begun it. A
-    /// job that was not begun, at a worker that claims its jobs, is taken back: it will not be begun.
+    /// Tells the worker, if the job is at one, that the job has no caller any more. Returns whether the
+    /// worker had begun it. A job that was not begun, at a worker that claims its jobs, is taken back: it
+    /// will not be begun.
     pub(super) fn give_up_on(&mut self, id: u64) -> bool {
         let Some(JobEntry { stage: JobStage::Sent(slot), deadline, .. }) = self.jobs.get(id) else {
             return false;
@@ -150,7 +153,8 @@ impl Driver {
         begun
     }
 
-    /// Ends queued jobs when no worker has been ready for `start_timeout`, or at once while the breaker is open.
+    /// Ends queued jobs when no worker has been ready for `start_timeout`, or at once while the breaker is
+    /// open.
     pub(super) fn scan_desertion(&mut self) {
         let waits = self.jobs.has_queued() && !self.programs.is_launching();
         if self.fleet.is_deserted(waits, &mut self.base) {

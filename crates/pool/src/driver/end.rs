@@ -1,7 +1,7 @@
 //! The end of a pool: its jobs first, then its processes, then the last callbacks and log lines.
 //!
-//! `No` -> `Draining` (no new jobs) -> `Leaving` (no jobs; processes end) -> [`Driver::finish`]. A thread that has panicked
-//! goes straight to [`Driver::abandon`].
+//! `No` -> `Draining` (no new jobs) -> `Leaving` (no jobs; processes end) -> [`Driver::finish`]. A thread
+//! that has panicked goes straight to [`Driver::abandon`].
 //!
 //! # Invariants
 //! * Every job has its outcome before `Leaving`, or at its start when all is killed.
@@ -70,7 +70,8 @@ impl Driver {
         self.finish();
     }
 
-    /// Answers all callers that are left, calls `on_destroy` and writes the last log lines, when no process is left.
+    /// Answers all callers that are left, calls `on_destroy` and writes the last log lines, when no process
+    /// is left.
     pub(super) fn finish(&mut self) {
         self.jobs.wake_callers(&mut self.base);
         self.fleet.end_guardian(&mut self.base);

@@ -4,11 +4,12 @@
 //!   header read ──take──▶ room ──▶ body read ──▶ reply, with its room ──▶ dropped by its user
 //!                   └──no room──▶ the worker is not read, until its ticket is granted
 //! ```
-//! Short replies count, and are read whether there is room or not: so they never wait behind long ones. A line of JSON takes room as
-//! it arrives.
+//! Short replies count, and are read whether there is room or not: so they never wait behind long ones. A
+//! line of JSON takes room as it arrives.
 //!
-//! A reply in chunks takes room for the longest reply at its first chunk. Until its last chunk its worker is read whether there
-//! is room or not, so that each reply that was begun can be ended: what follows in the socket may be in front of its chunks.
+//! A reply in chunks takes room for the longest reply at its first chunk. Until its last chunk its worker is
+//! read whether there is room or not, so that each reply that was begun can be ended: what follows in the
+//! socket may be in front of its chunks.
 //!
 //! # Invariants
 //! * A worker has room, or a ticket, for one frame at most: that at the start of its input.
@@ -136,7 +137,8 @@ impl Driver {
         }
     }
 
-    /// The room of the reply that is complete now, whose last frame has `len` bytes: that of the frame, or of all its chunks.
+    /// The room of the reply that is complete now, whose last frame has `len` bytes: that of the frame, or of
+    /// all its chunks.
     pub(super) fn take_reply_room(&mut self, slot: usize, id: u64, len: usize) -> Option<RoomPermit> {
         let worker = self.fleet.get_mut(slot)?;
         let FrameRoom::Held(of_frame) = std::mem::take(&mut worker.room) else { return None };
@@ -165,5 +167,6 @@ impl Driver {
     }
 }
 
-/// A frame or line of at most this many bytes does not wait: 64 KiB, and what a loader's answer says besides its value.
+/// A frame or line of at most this many bytes does not wait: 64 KiB, and what a loader's answer says besides
+/// its value.
 const SHORT: usize = BUFFER + (4 << 10);

@@ -1,7 +1,8 @@
-//! Programs and their template processes: launch, READY, FORK, death and replacement. `template.rs` has their data.
+//! Programs and their template processes: launch, READY, FORK, death and replacement. `template.rs` has their
+//! data.
 //!
-//! A generation is launched, and takes over when it is ready. Its template is replaced when it dies, with the delays of the
-//! breaker, and closed when neither its generation nor any of its workers is left.
+//! A generation is launched, and takes over when it is ready. Its template is replaced when it dies, with the
+//! delays of the breaker, and closed when neither its generation nor any of its workers is left.
 //!
 //! # Invariants
 //! * At most one generation is being launched at a time.
@@ -136,8 +137,8 @@ impl Driver {
         }
     }
 
-    /// A template has ended, or is broken and killed here. Its workers die with it: they are settled here, without a
-    /// report for each worker.
+    /// A template has ended, or is broken and killed here. Its workers die with it: they are settled here,
+    /// without a report for each worker.
     fn template_lost(&mut self, serial: u64, reason: &str) {
         let Some(mut template) = self.programs.remove_template(serial) else { return };
         let exit = self.fleet.reap(template.pid, &mut self.base);
@@ -198,7 +199,8 @@ impl Driver {
         self.template_lost(serial, "it ended");
     }
 
-    /// Checks the time limits of all templates, and starts a new one when that of the current generation has died.
+    /// Checks the time limits of all templates, and starts a new one when that of the current generation has
+    /// died.
     pub(super) fn scan_templates(&mut self) {
         for serial in self.programs.scan_templates(&mut self.base) {
             self.template_lost(serial, LATE);

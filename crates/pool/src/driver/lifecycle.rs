@@ -1,8 +1,10 @@
-//! A worker's life from READY on: retirement, death, and the end or return of its jobs. `start.rs` has its start.
+//! A worker's life from READY on: retirement, death, and the end or return of its jobs. `start.rs` has its
+//! start.
 //!
 //! # Invariants
 //! * A worker is settled once, when its end is known or was waited for too long: its slot is free then.
-//! * At its end, jobs that it had begun end or are tried again ([`crate::Retry`]); all others go back to the queue.
+//! * At its end, jobs that it had begun end or are tried again ([`crate::Retry`]); all others go back to the
+//!   queue.
 
 use cattlegrid_worker::sys::{self, Exit};
 use rustix::process::Signal;

@@ -1,5 +1,5 @@
-//! Lines of JSON from a worker: a line is translated into frames; a line that is longer than `max_frame` is skipped, and its
-//! job gets an error.
+//! Lines of JSON from a worker: a line is translated into frames; a line that is longer than `max_frame` is
+//! skipped, and its job gets an error.
 //!
 //! # Invariant
 //! At most `max_frame` bytes and a line end of a worker's lines are kept in memory.
@@ -17,8 +17,8 @@ use crate::long_line::{LongLine, LongLineKind};
 use crate::worker::FrameRoom;
 
 impl Driver {
-    /// Handles the line at the start of `rest`, or the part of a long line that has arrived. Returns its length, or `None` if
-    /// the line is not complete.
+    /// Handles the line at the start of `rest`, or the part of a long line that has arrived. Returns its
+    /// length, or `None` if the line is not complete.
     ///
     /// # Errors
     /// Why the worker must be killed.
@@ -78,7 +78,8 @@ impl Driver {
         Ok(Some(len))
     }
 
-    /// Reads the next part of a long line; at its end the job gets the error that an SDK would have sent for it.
+    /// Reads the next part of a long line; at its end the job gets the error that an SDK would have sent for
+    /// it.
     fn read_long_line(
         &mut self,
         slot: usize,

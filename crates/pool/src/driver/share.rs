@@ -1,5 +1,5 @@
-//! A pool's dealings with the budget that it shares with others: the first worker of a new program that waits for room, places
-//! that are passed on, and workers that leave for other pools.
+//! A pool's dealings with the budget that it shares with others: the first worker of a new program that waits
+//! for room, places that are passed on, and workers that leave for other pools.
 //!
 //! # Invariants
 //! * A pool without room polls nothing: [`crate::inbox::InboxMessage::Budget`] says that there is some.
@@ -35,7 +35,8 @@ impl Driver {
         }
     }
 
-    /// Starts the first worker of a new program if there is room for it now; after `start_timeout` the program has failed.
+    /// Starts the first worker of a new program if there is room for it now; after `start_timeout` the
+    /// program has failed.
     fn retry_probe(&mut self) {
         let Some(launching) = self.programs.launching() else { return };
         let Some(since) = launching.no_room else { return };

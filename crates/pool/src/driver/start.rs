@@ -1,7 +1,8 @@
 //! The start of a worker: its descriptors, its process, INIT.
 //!
 //! # Invariant
-//! * A worker has a slot from the moment its process is started or asked for, and counts in the sizing from then on.
+//! * A worker has a slot from the moment its process is started or asked for, and counts in the sizing from
+//!   then on.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -41,7 +42,8 @@ impl From<rustix::io::Errno> for WorkerStartError {
 }
 
 impl Driver {
-    /// Starts a worker that counts in the sizing; uses a spare if there is one. False when none could be started.
+    /// Starts a worker that counts in the sizing; uses a spare if there is one. False when none could be
+    /// started.
     pub(super) fn start_member(&mut self) -> bool {
         let generation = self.programs.generation();
         let spare = self.fleet.find(|worker| {

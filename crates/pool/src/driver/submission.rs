@@ -51,7 +51,8 @@ impl Driver {
         }
     }
 
-    /// A job's outcome is no longer needed: it ends, unless a worker has begun it; that one is told if `tell` says so.
+    /// A job's outcome is no longer needed: it ends, unless a worker has begun it; that one is told if `tell`
+    /// says so.
     pub(super) fn withdraw(&mut self, id: u64, tell: bool) {
         let Some(JobEntry { sink: Some(_), stage, .. }) = self.jobs.get(id) else { return };
         if let JobStage::Sent(slot) = *stage {

@@ -1,7 +1,9 @@
-//! Bytes from workers: frames and what they mean for jobs and workers. Lines of JSON become frames in `line_input.rs`.
+//! Bytes from workers: frames and what they mean for jobs and workers. Lines of JSON become frames in
+//! `line_input.rs`.
 //!
 //! # Invariants
-//! * Any bytes of a worker are handled without a panic; a worker that breaks the protocol is killed, and its jobs end with it.
+//! * Any bytes of a worker are handled without a panic; a worker that breaks the protocol is killed, and its
+//!   jobs end with it.
 //! * A worker is not read while an event of it has no room.
 //! * One worker cannot keep the loop: a turn reads at most [`READS`] times from it.
 
@@ -134,7 +136,8 @@ impl Driver {
         }
     }
 
-    /// Whether what a worker wrote may be what a program prints: it has not said HELLO, and its frames go to standard output.
+    /// Whether what a worker wrote may be what a program prints: it has not said HELLO, and its frames go to
+    /// standard output.
     fn may_print(&self, worker: &WorkerProcess) -> bool {
         !worker.greeted && self.programs.launch_of(worker.generation).mode == LaunchMode::Stdio
     }
@@ -382,7 +385,8 @@ impl Driver {
     fn on_event(&mut self, slot: usize, id: u64, body: FrameBody<'_>) -> Result<(), String> {
         let Some(worker) = self.fleet.get(slot) else { return Ok(()) };
         let number = worker.number;
-        // An event of a job that has ended, from a thread or a task that has outlived it, counts as the worker's own.
+        // An event of a job that has ended, from a thread or a task that has outlived it, counts as the
+        // worker's own.
         let job = self.jobs.get(id).filter(|_| self.has_job(slot, id)).map(|job| job.tag);
         let parts = Reply::new(body.keep()).ok_or("an event that is not a list")?;
         self.base.deliver_event(Event { worker: number, job, parts });
@@ -413,7 +417,8 @@ impl Driver {
         }
     }
 
-    /// Whether the worker has this job and may say something about it: a batch is claimed first, if its worker claims at all.
+    /// Whether the worker has this job and may say something about it: a batch is claimed first, if its
+    /// worker claims at all.
     pub(super) fn has_job(&self, slot: usize, id: u64) -> bool {
         self.fleet.get(slot).is_some_and(|worker| {
             let at = worker.place_of(id);

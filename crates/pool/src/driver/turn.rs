@@ -9,8 +9,8 @@
 //! ```
 //! One turn: messages, timers, sizing, dispatch, one write per worker, wait.
 //!
-//! The loop has a thread of its own, which never ends before the processes, because `PR_SET_PDEATHSIG` fires when
-//! the *thread* that started a process ends.
+//! The loop has a thread of its own, which never ends before the processes, because `PR_SET_PDEATHSIG` fires
+//! when the *thread* that started a process ends.
 //!
 //! # Invariants
 //! * The thread waits in one place, `epoll_wait`, and at most until the earliest timer.
@@ -87,7 +87,8 @@ impl Driver {
         loop {
             inbox.take(&mut messages);
             if !messages.is_empty() {
-                // They may have come after the last look at the clock, however long ago that was: no job's time begins before it.
+                // They may have come after the last look at the clock, however long ago that was: no job's
+                // time begins before it.
                 self.base.read_clock();
             }
             for message in messages.drain(..) {
@@ -237,8 +238,8 @@ impl Driver {
         self.ending.has_begun() && !self.jobs.has_queued()
     }
 
-    /// Starts and retires workers as the sizing decides. Returns the batches for which workers are wanted: in the queue, and
-    /// those behind another one at a worker, of which each counts as `load`.
+    /// Starts and retires workers as the sizing decides. Returns the batches for which workers are wanted: in
+    /// the queue, and those behind another one at a worker, of which each counts as `load`.
     fn resize_by_load(&mut self) -> usize {
         let queued = self.jobs.queued().div_ceil(self.fleet.batch());
         if self.is_emptied() {

@@ -31,15 +31,17 @@ impl Fleet {
         }
     }
 
-    /// Checks a worker that was told to let go of jobs: SIGTERM after half the grace, SIGKILL after all of it. The
-    /// grace does not run while the worker is in another job whose caller waits: it will skip the doomed job, or has
-    /// let go of it. A worker that is in no job and does not take the next one is stuck, too.
+    /// Checks a worker that was told to let go of jobs: SIGTERM after half the grace, SIGKILL after all of
+    /// it. The grace does not run while the worker is in another job whose caller waits: it will skip the
+    /// doomed job, or has let go of it. A worker that is in no job and does not take the next one is stuck,
+    /// too.
     ///
-    /// A job in a batch whose caller has gone, and whose time is not up, leaves its worker alone while others of the batch have
-    /// callers.
+    /// A job in a batch whose caller has gone, and whose time is not up, leaves its worker alone while others
+    /// of the batch have callers.
     ///
-    /// A worker that does several jobs at a time may be at work on others: while it is, neither signal is sent. It gets
-    /// no more jobs, and must answer a ping within each grace; otherwise it is stuck in all of its jobs.
+    /// A worker that does several jobs at a time may be at work on others: while it is, neither signal is
+    /// sent. It gets no more jobs, and must answer a ping within each grace; otherwise it is stuck in all of
+    /// its jobs.
     fn scan_doomed(&mut self, slot: usize, base: &mut DriverBase) {
         let (now, grace) = (base.now(), base.options().kill_grace);
         let Some(worker) = self.get_mut(slot) else { return };

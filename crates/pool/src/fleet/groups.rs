@@ -1,8 +1,9 @@
-//! The process groups of exec'ed workers, the guardian that watches them, and children that are still to be reaped.
+//! The process groups of exec'ed workers, the guardian that watches them, and children that are still to be
+//! reaped.
 //!
 //! # Invariants
-//! * While there is a guardian, its list has the group of each exec'ed worker, from its start until just before its number can
-//!   be used again.
+//! * While there is a guardian, its list has the group of each exec'ed worker, from its start until just
+//!   before its number can be used again.
 //! * Without a guardian, that was reported once, and each start of an exec'ed worker tries to start one.
 
 use cattlegrid_worker::sys::{self, Exit};
@@ -86,7 +87,8 @@ impl Fleet {
         }
     }
 
-    /// Reaps a child of ours that has been killed, waiting up to 10 ms. If it has not ended by then, it goes to the orphans.
+    /// Reaps a child of ours that has been killed, waiting up to 10 ms. If it has not ended by then, it goes
+    /// to the orphans.
     pub(crate) fn reap(&mut self, pid: Pid, base: &mut DriverBase) -> Option<Exit> {
         // SIGKILL takes effect within microseconds; wait a moment rather than lose the status.
         for _ in 0..20 {
@@ -117,8 +119,8 @@ impl Fleet {
         }
     }
 
-    /// Reaps children that were killed and had not ended in time: nothing reaps them later. Waits at most a second for each;
-    /// a process that is blocked in the kernel may take longer.
+    /// Reaps children that were killed and had not ended in time: nothing reaps them later. Waits at most a
+    /// second for each; a process that is blocked in the kernel may take longer.
     pub(crate) fn reap_orphans(&mut self, base: &mut DriverBase) {
         for pid in std::mem::take(&mut self.groups.orphans) {
             for _ in 0..100 {

@@ -1,11 +1,13 @@
-//! The memory limit of workers (`max_rss`): when each is measured, and what happens to a worker that is over the limit.
+//! The memory limit of workers (`max_rss`): when each is measured, and what happens to a worker that is over
+//! the limit.
 //!
-//! Workers are measured in turn, each about once a second, one at a time: the kernel needs a millisecond for each gigabyte,
-//! and many measurements in a row would delay the jobs.
+//! Workers are measured in turn, each about once a second, one at a time: the kernel needs a millisecond for
+//! each gigabyte, and many measurements in a row would delay the jobs.
 //!
 //! # Invariants
 //! * Without the option nothing is measured.
-//! * A worker that has worked is retired; a fresh one that is over the limit is a failed start, since the next would be, too.
+//! * A worker that has worked is retired; a fresh one that is over the limit is a failed start, since the
+//!   next would be, too.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +38,8 @@ impl Fleet {
         base.alarm_opt(self.next_ping);
     }
 
-    /// Measures the workers' memory, each about once a second, if it is limited. `template_of`: the process of a template.
+    /// Measures the workers' memory, each about once a second, if it is limited. `template_of`: the process
+    /// of a template.
     pub(crate) fn scan_memory(&mut self, template_of: impl Fn(u64) -> Option<Pid>, base: &mut DriverBase) {
         let Some(due) = self.memory.next else { return };
         if due > base.now() {

@@ -1,7 +1,9 @@
-//! Whether a worker may be started now: back-off after failed starts, the breaker, and shortages of the system.
+//! Whether a worker may be started now: back-off after failed starts, the breaker, and shortages of the
+//! system.
 //!
 //! # Invariant
-//! * A lack of descriptors, memory or processes only delays the start: no job fails, and the present workers serve.
+//! * A lack of descriptors, memory or processes only delays the start: no job fails, and the present workers
+//!   serve.
 
 use std::time::{Duration, Instant};
 
@@ -155,8 +157,8 @@ impl Fleet {
         self.starts.empty_since = None;
     }
 
-    /// Whether the jobs in the queue must end: no worker has been ready for `start_timeout`, or the breaker is open. `waits`: jobs
-    /// are in the queue, and only a start can help them.
+    /// Whether the jobs in the queue must end: no worker has been ready for `start_timeout`, or the breaker
+    /// is open. `waits`: jobs are in the queue, and only a start can help them.
     pub(crate) fn is_deserted(&mut self, waits: bool, base: &mut DriverBase) -> bool {
         let ready = self.ready() > 0 || self.has_retiring_jobs();
         // A template that does not fork is found after the same time; the jobs wait for the next template.

@@ -116,7 +116,8 @@ fn events_and_progress_come_in_order_before_the_result() {
     pool.shutdown().wait();
 }
 
-/// Messages of a thread that has outlived its job reach no caller, in particular not the next one, and cost no worker.
+/// Messages of a thread that has outlived its job reach no caller, in particular not the next one, and cost
+/// no worker.
 #[test]
 fn progress_of_a_job_that_has_ended_is_ignored() {
     for launch in [template().env("FIXTURE", "async"), python("app"), python("tasks:work")] {

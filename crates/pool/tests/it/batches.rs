@@ -370,8 +370,8 @@ fn a_job_whose_time_was_up_before_its_batch_began_is_left_out() {
     }
 }
 
-/// The time of one job is up while its batch runs: the worker is ended, the others of the batch are lost, the batch behind is
-/// done elsewhere.
+/// The time of one job is up while its batch runs: the worker is ended, the others of the batch are lost, the
+/// batch behind is done elsewhere.
 #[test]
 fn a_job_whose_time_is_up_in_a_running_batch_ends_its_worker() {
     let mark = scratch("batch-time-up");
@@ -543,7 +543,8 @@ fn replies_come_in_any_order() {
     pool.shutdown().wait();
 }
 
-/// A reply too many, or one to a job of a batch that was not claimed: the worker is killed, and each job has one outcome.
+/// A reply too many, or one to a job of a batch that was not claimed: the worker is killed, and each job has
+/// one outcome.
 #[test]
 fn a_reply_out_of_its_batch_breaks_the_protocol() {
     for (how, first) in [("twice", ""), ("ahead", "now")] {

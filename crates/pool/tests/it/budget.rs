@@ -1,5 +1,5 @@
-//! Pools that share a budget of worker processes: never more than that exist, counted by the system's list of processes, and no
-//! pool waits for ever.
+//! Pools that share a budget of worker processes: never more than that exist, counted by the system's list of
+//! processes, and no pool waits for ever.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

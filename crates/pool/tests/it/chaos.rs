@@ -1,9 +1,9 @@
 //! All kinds of harm at once: kills of workers and template, hangs, SIGSTOP, retirements, reloads, floods.
 //!
-//! Several pools at once in one process that has 512 MiB in use: forked and exec'ed workers, workers that take batches, one pool
-//! with a fresh process for each job, one with the longest durations possible. Runs for a minute; `CHAOS_SECONDS=600` for ten, `SEED=n`
-//! for the same harm again. Each job has one outcome; there are never more processes than `max`; descriptors, zombies and
-//! memory do not grow.
+//! Several pools at once in one process that has 512 MiB in use: forked and exec'ed workers, workers that
+//! take batches, one pool with a fresh process for each job, one with the longest durations possible. Runs
+//! for a minute; `CHAOS_SECONDS=600` for ten, `SEED=n` for the same harm again. Each job has one outcome;
+//! there are never more processes than `max`; descriptors, zombies and memory do not grow.
 //!
 //! And for a quarter of that time, programs whose pool logs to a standard error that is closed, full or slow.
 

@@ -235,7 +235,8 @@ fn a_job_whose_time_was_up_before_it_began_is_not_run() {
     }
 }
 
-/// The first worker dies: what was taken from it is done by the other one. Then that one: what it had begun is lost.
+/// The first worker dies: what was taken from it is done by the other one. Then that one: what it had begun
+/// is lost.
 #[test]
 fn a_death_costs_the_job_that_its_worker_was_in() {
     let mark = scratch("death-there");
@@ -327,7 +328,8 @@ fn nothing_is_taken_from_a_worker_that_does_not_claim() {
     });
 }
 
-/// A worker that replies to jobs that were taken from it: its first reply is one too many, and each caller has got one.
+/// A worker that replies to jobs that were taken from it: its first reply is one too many, and each caller
+/// has got one.
 #[test]
 fn a_reply_to_a_job_that_was_taken_back_breaks_the_protocol() {
     hand_made("begins", |pool, gate, long, behind| {

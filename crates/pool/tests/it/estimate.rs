@@ -1,5 +1,5 @@
-//! The estimate of the descriptors that a pool needs, against those that it has at `max`. A test binary of its own with one test:
-//! the descriptors of the whole process are counted and limited.
+//! The estimate of the descriptors that a pool needs, against those that it has at `max`. A test binary of
+//! its own with one test: the descriptors of the whole process are counted and limited.
 
 use crate::common::*;
 use cattlegrid_pool::Launch;

@@ -1,4 +1,5 @@
-//! The guardian: it ends the processes when the program with the pool is killed. And what happens when it is killed, too.
+//! The guardian: it ends the processes when the program with the pool is killed. And what happens when it is
+//! killed, too.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -58,7 +59,8 @@ fn a_killed_guardian_is_replaced_and_its_successor_does_its_work() {
     let first = program.guardian().unwrap();
     kill(first, Signal::KILL);
     eventually("there is another", || program.guardian().is_some_and(|pid| pid != first));
-    // When it has read about a worker that started after it, it also knows the workers that started before it.
+    // When it has read about a worker that started after it, it also knows the workers that started before
+    // it.
     program.replace_workers(1);
     assert!(is_alive(program.grandchild) && is_alive(program.worker));
     program.kill();
@@ -78,7 +80,8 @@ fn a_stopped_guardian_delays_no_job() {
     eventually("the stopped one is gone, too", || !is_alive(first));
 }
 
-/// The limit of the guarantee: if the guardian dies at the same moment, workers die and grandchildren live on.
+/// The limit of the guarantee: if the guardian dies at the same moment, workers die and grandchildren live
+/// on.
 #[test]
 fn guardian_and_program_killed_together_leave_no_worker() {
     let mut program = Program::start();

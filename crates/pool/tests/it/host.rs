@@ -63,7 +63,8 @@ fn a_slow_reader_of_the_log_delays_no_job() {
     assert_eq!(said, ALL_WELL);
 }
 
-/// Two workers print at the same time, in pieces: the lines are whole and begin with the number of their worker.
+/// Two workers print at the same time, in pieces: the lines are whole and begin with the number of their
+/// worker.
 #[test]
 fn lines_of_the_log_are_whole_and_have_their_origin() {
     let (sender, receiver) = mpsc::channel();
@@ -99,7 +100,8 @@ impl Drop for PanicsWhenDropped {
     }
 }
 
-/// The destructor of a value in a callback panics. That ends the pool's thread, and every call ends with an error.
+/// The destructor of a value in a callback panics. That ends the pool's thread, and every call ends with an
+/// error.
 #[test]
 fn every_call_ends_when_the_thread_of_the_pool_does() {
     let errors = Errors::default();
@@ -218,7 +220,8 @@ fn invalid_options_are_refused_by_spawn() {
 /// The longest configuration that fits into an INIT of 64 MiB.
 const LONGEST_INIT: usize = (64 << 20) - 21;
 
-/// Reading it takes time in proportion to its length; otherwise each worker would use more than a minute of CPU time.
+/// Reading it takes time in proportion to its length; otherwise each worker would use more than a minute of
+/// CPU time.
 #[test]
 fn the_longest_init_is_read_by_every_worker() {
     for launch in [template(), python("app"), python_exec("app")] {

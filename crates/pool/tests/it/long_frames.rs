@@ -247,8 +247,8 @@ fn json_lines_that_cost_their_worker() {
     pool.shutdown().wait();
 }
 
-/// A reply that is longer than `max_reply` is useless: its job is cancelled, and the worker is ended only if the job does
-/// not end.
+/// A reply that is longer than `max_reply` is useless: its job is cancelled, and the worker is ended only if
+/// the job does not end.
 #[test]
 fn a_reply_over_max_reply_that_does_not_end_is_cancelled() {
     let many = u32::MAX.to_string();

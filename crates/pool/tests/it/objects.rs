@@ -1,4 +1,5 @@
-//! JSON lines whose jobs and replies are objects: what the worker gets, what counts as its reply, and the limits.
+//! JSON lines whose jobs and replies are objects: what the worker gets, what counts as its reply, and the
+//! limits.
 
 use std::sync::{Arc, Mutex};
 

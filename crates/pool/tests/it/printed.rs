@@ -1,4 +1,5 @@
-//! Programs of JSON lines as people write them: loops that know only jobs, prints between messages, no flush, the wrong mode.
+//! Programs of JSON lines as people write them: loops that know only jobs, prints between messages, no flush,
+//! the wrong mode.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,4 +1,5 @@
-//! Batches in a Python worker: one call, an outcome for each job, and what a crash, a cancellation and a long batch cost.
+//! Batches in a Python worker: one call, an outcome for each job, and what a crash, a cancellation and a long
+//! batch cost.
 #![allow(clippy::unwrap_used, reason = "a failure is a panic in a test")]
 
 use std::collections::BTreeSet;

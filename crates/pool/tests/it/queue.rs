@@ -1,10 +1,11 @@
-//! When the queue is full: it counts the jobs that no worker has taken, less those that workers can take at once.
+//! When the queue is full: it counts the jobs that no worker has taken, less those that workers can take at
+//! once.
 
 use crate::common::*;
 use cattlegrid_pool::{Call, Error};
 
-/// A job at a worker does not count, and a worker that was not started yet takes none. So four open jobs are too many
-/// for `max` 2 and a queue of two while only one worker runs.
+/// A job at a worker does not count, and a worker that was not started yet takes none. So four open jobs are
+/// too many for `max` 2 and a queue of two while only one worker runs.
 #[test]
 fn a_worker_holds_jobs_from_when_it_is_ready() {
     let pool = quiet(template()).max(2).load(1).queue_limit(2).start(PATIENCE * 10).spawn().wait().unwrap();

@@ -42,7 +42,8 @@ fn max_bounds_the_processes_when_each_job_has_its_own() {
     pool.shutdown().wait();
 }
 
-/// A worker that was told to leave and has no job is killed after `kill_grace`, and its place is free only then.
+/// A worker that was told to leave and has no job is killed after `kill_grace`, and its place is free only
+/// then.
 #[test]
 fn a_retired_worker_that_does_not_leave_is_killed() {
     const STAYS: &str = r#"trap '' TERM

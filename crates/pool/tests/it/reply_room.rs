@@ -24,7 +24,8 @@ fn full() -> (ReplyRoom, Pool, Reply) {
 
 type Outcomes = Receiver<(usize, Outcome)>;
 
-/// The outcomes of jobs in the order in which they come: promises would keep replies while an earlier one has no room.
+/// The outcomes of jobs in the order in which they come: promises would keep replies while an earlier one has
+/// no room.
 fn submit<A: Into<Args>>(pool: &Pool, jobs: impl IntoIterator<Item = A>) -> Outcomes {
     submit_to([pool], jobs)
 }
@@ -194,7 +195,8 @@ fn a_worker_that_waits_for_room_is_not_killed() {
     }
 }
 
-/// A peer that has gone is told again and again, if it is asked for: the pool must not spin while it does not read.
+/// A peer that has gone is told again and again, if it is asked for: the pool must not spin while it does not
+/// read.
 #[test]
 fn a_closed_socket_that_is_not_read_costs_no_time() {
     let (room, _other, kept) = full();

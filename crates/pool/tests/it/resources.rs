@@ -1,5 +1,5 @@
-//! Rows of the failure table about processes and descriptors. They run alone in their process, since they change its
-//! limits or count its descriptors.
+//! Rows of the failure table about processes and descriptors. They run alone in their process, since they
+//! change its limits or count its descriptors.
 
 use std::fs::File;
 
@@ -107,7 +107,8 @@ impl Drop for Shortage {
     }
 }
 
-/// With few descriptors a worker can be started and its guardian cannot; with more, or a worker later, there is one.
+/// With few descriptors a worker can be started and its guardian cannot; with more, or a worker later, there
+/// is one.
 fn a_guardian_that_cannot_be_started_is_reported() {
     let has_guardian = || {
         let is_shell =
@@ -198,7 +199,8 @@ fn eagain_of_fork_is_waited_out() {
     pool.shutdown().wait();
 }
 
-/// The template has mapped more memory than the system has, so the kernel refuses to fork it; then it unmaps it.
+/// The template has mapped more memory than the system has, so the kernel refuses to fork it; then it unmaps
+/// it.
 fn enomem_of_fork_is_waited_out() {
     let overcommit = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap();
     if overcommit.trim() != "0" {

@@ -192,7 +192,8 @@ fn a_job_that_its_worker_has_not_begun_is_withdrawn() {
     }
 }
 
-/// A worker that does not claim: what it has been sent goes on to its end; what it had not begun when it dies ends then.
+/// A worker that does not claim: what it has been sent goes on to its end; what it had not begun when it dies
+/// ends then.
 #[test]
 fn a_job_at_a_worker_that_does_not_claim_stays_until_the_worker_dies() {
     let launch = || exec().env("FIXTURE", "claims").env("CLAIMS", "none");

@@ -1,13 +1,16 @@
-//! The bytes of a loader's jobs and answers, for both sides: the cache writes jobs and reads answers, the SDK the reverse.
+//! The bytes of a loader's jobs and answers, for both sides: the cache writes jobs and reads answers, the SDK
+//! the reverse.
 //!
-//! Both are lists ([`crate::list`]). A job is the list of arguments of a JOB frame, an answer the list of a RESULT frame.
+//! Both are lists ([`crate::list`]). A job is the list of arguments of a JOB frame, an answer the list of a
+//! RESULT frame.
 //!
 //! ```text
 //! job    = key, rule, hint, stale?, stale, (name, value)*     hint: empty for none; stale?: "1", or empty: no old value
 //! answer = "V", value, ttl, flags, tag*                       ttl: whole seconds, empty: the rule's; flags: empty for 0
 //!        | "N", ttl                                           not found; ttl: whole seconds above 0, empty: the rule's
 //! ```
-//! Numbers are decimal. Attempt and deadline of a job are fields of its JOB frame. A load that fails is an ERROR frame.
+//! Numbers are decimal. Attempt and deadline of a job are fields of its JOB frame. A load that fails is an
+//! ERROR frame.
 //!
 //! # Invariants
 //! * Any bytes are parsed without a panic; a list that is accepted means the same when it is written again.
@@ -138,8 +141,8 @@ pub enum Answer<'a> {
     Value {
         /// The value's bytes.
         value: &'a [u8],
-        /// Seconds for which it is fresh; 0: it does not expire; below 0: it is given to waiting clients and not kept;
-        /// `None`: the rule's `ttl`.
+        /// Seconds for which it is fresh; 0: it does not expire; below 0: it is given to waiting clients and
+        /// not kept; `None`: the rule's `ttl`.
         ttl: Option<i32>,
         /// Client flags.
         flags: u32,
@@ -185,8 +188,8 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// Appends the list of this answer. A negative TTL of 0, or beyond the largest, is written as it is and refused by the
-    /// reader.
+    /// Appends the list of this answer. A negative TTL of 0, or beyond the largest, is written as it is and
+    /// refused by the reader.
     ///
     /// # Panics
     /// When the value is 4 GiB long; no frame can carry that.

@@ -2,7 +2,8 @@
 
 use super::thread_count;
 
-/// Removes variables from the environment if this process is known to have one thread; another thread could be reading it.
+/// Removes variables from the environment if this process is known to have one thread; another thread could
+/// be reading it.
 pub(crate) fn scrub_env(names: &[&str]) {
     if thread_count() != Some(1) {
         return;

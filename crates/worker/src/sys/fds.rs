@@ -21,8 +21,8 @@ pub(crate) enum ClaimError {
 
 /// Takes ownership of a descriptor this process was started with, such as the one in `CATTLEGRID_FD`.
 ///
-/// Only for this crate: the caller has the number from the launcher's variables about inherited descriptors. A value of this
-/// process could own any other number.
+/// Only for this crate: the caller has the number from the launcher's variables about inherited descriptors.
+/// A value of this process could own any other number.
 ///
 /// Close-on-exec is set, so that programs started by the worker do not get it. Numbers below 3 are
 /// refused as closed: the standard streams belong to `std`.

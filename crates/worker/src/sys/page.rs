@@ -1,7 +1,8 @@
 //! The progress page: memory shared by a worker and its parent, in which both note the jobs that are theirs.
 //!
-//! `claim.rs` explains the words and when they are written. They take no system call and no frame per job; the parent also
-//! reads them after the worker's death, to tell the jobs that were begun from those that were not.
+//! `claim.rs` explains the words and when they are written. They take no system call and no frame per job;
+//! the parent also reads them after the worker's death, to tell the jobs that were begun from those that were
+//! not.
 //!
 //! ```text
 //! offset 0   u64  reserved
@@ -45,7 +46,8 @@ impl Page {
     /// Maps the page of a received descriptor.
     ///
     /// # Errors
-    /// `InvalidInput` unless it is a memfd of the right size sealed against shrinking; otherwise the error of `mmap`.
+    /// `InvalidInput` unless it is a memfd of the right size sealed against shrinking; otherwise the error of
+    /// `mmap`.
     pub fn map(fd: &impl AsFd) -> io::Result<Self> {
         use rustix::fs::SealFlags;
         use rustix::mm::{MapFlags, ProtFlags};

@@ -1,4 +1,5 @@
-//! SIGTERM as a readable descriptor, for the template's poll loop; and the blocking of all signals for one thread.
+//! SIGTERM as a readable descriptor, for the template's poll loop; and the blocking of all signals for one
+//! thread.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -51,8 +52,8 @@ fn term_set() -> libc::sigset_t {
     unsafe { set.assume_init() }
 }
 
-/// Blocks all signals for the calling thread: they go to other threads, and a write to a closed pipe is an error
-/// and nothing else.
+/// Blocks all signals for the calling thread: they go to other threads, and a write to a closed pipe is an
+/// error and nothing else.
 pub fn block_signals() {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: sigfillset initialises the whole set.

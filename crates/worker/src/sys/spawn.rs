@@ -157,7 +157,8 @@ impl Spawn<'_> {
         Ok(Child { pid, pidfd })
     }
 
-    /// The files to exec, of which the first is taken that the child's user may execute: as given, or the hits in `PATH`.
+    /// The files to exec, of which the first is taken that the child's user may execute: as given, or the
+    /// hits in `PATH`.
     fn resolve(&self) -> io::Result<Vec<CString>> {
         let program = Path::new(self.program);
         let found: Vec<PathBuf> = if self.program.as_bytes().contains(&b'/') {
@@ -193,18 +194,20 @@ struct SpawnPlan<'a> {
 }
 
 impl SpawnPlan<'_> {
-    /// Starts the child on a stack of its own, in the parent's memory; the calling thread waits until it has exec'ed
-    /// or ended. Nothing of the parent's memory is copied, however much it has, and no `pthread_atfork` handler runs.
+    /// Starts the child on a stack of its own, in the parent's memory; the calling thread waits until it has
+    /// exec'ed or ended. Nothing of the parent's memory is copied, however much it has, and no
+    /// `pthread_atfork` handler runs.
     fn start(&self) -> io::Result<Pid> {
         let stack = ChildStack::new()?;
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
         let plan: *const SpawnPlan<'_> = self;
-        // No handler of the program may run in the child, which shares its memory: it resets them before it lets
-        // signals through.
+        // No handler of the program may run in the child, which shares its memory: it resets them before it
+        // lets signals through.
         let mask = SignalBlock::new();
-        // SAFETY: the stack is this call's own and the child's alone while it lives. The child calls `SpawnPlan::run` only, which
-        // makes system calls, writes to that stack and never returns. `CLONE_VFORK` keeps this thread, and with it all
-        // that the plan borrows, where it is until the child has exec'ed or ended.
+        // SAFETY: the stack is this call's own and the child's alone while it lives. The child calls
+        // `SpawnPlan::run` only, which makes system calls, writes to that stack and never returns.
+        // `CLONE_VFORK` keeps this thread, and with it all that the plan borrows, where it is until the child
+        // has exec'ed or ended.
         let pid = unsafe { libc::clone(run_plan, stack.top(), flags, plan.cast_mut().cast()) };
         let error = io::Error::last_os_error();
         drop(mask);
@@ -220,7 +223,8 @@ impl SpawnPlan<'_> {
             Ok(()) => {
                 let mut errno = libc::ENOENT;
                 for path in self.paths {
-                    // SAFETY: path, argv and envp are NUL-terminated and null-terminated, made before the fork.
+                    // SAFETY: path, argv and envp are NUL-terminated and null-terminated, made before the
+                    // fork.
                     unsafe { libc::execve(*path, self.argv.as_ptr(), self.envp.as_ptr()) };
                     errno = last_errno();
                     // As execvp: one of another directory may be for this user.
@@ -306,8 +310,8 @@ impl ChildStack {
     fn new() -> io::Result<Self> {
         let (prot, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK);
-        // By libc, whose calls AddressSanitizer sees: frames that the last child left there would else stay poisoned.
-        // SAFETY: a fresh mapping at an address the kernel picks; no existing memory is touched.
+        // By libc, whose calls AddressSanitizer sees: frames that the last child left there would else stay
+        // poisoned. SAFETY: a fresh mapping at an address the kernel picks; no existing memory is touched.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), STACK + GUARD, prot, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -358,12 +362,13 @@ impl Drop for SignalBlock {
     }
 }
 
-/// Empty mask, no handlers (they are the parent's code, in the parent's memory), and SIGPIPE as programs expect it
-/// (Rust ignores it).
+/// Empty mask, no handlers (they are the parent's code, in the parent's memory), and SIGPIPE as programs
+/// expect it (Rust ignores it).
 fn reset_signals() {
     for signal in 1..=SIGNALS {
         let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: only reads the action, into writable memory; an invalid number gives EINVAL and leaves it zero.
+        // SAFETY: only reads the action, into writable memory; an invalid number gives EINVAL and leaves it
+        // zero.
         unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };
         // SAFETY: zeroed at the start, which is a valid sigaction.
         let mut action = unsafe { action.assume_init() };

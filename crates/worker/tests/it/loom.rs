@@ -1,5 +1,5 @@
-//! Interleavings of a worker that claims its jobs and a parent that takes them back, with all values that the memory
-//! model allows a load to see.
+//! Interleavings of a worker that claims its jobs and a parent that takes them back, with all values that the
+//! memory model allows a load to see.
 //!
 //! `cargo xtask test --stage models`.
 
@@ -31,7 +31,8 @@ impl Parent {
         let before = claims.begun();
         let begun = claims.take_back(end);
         assert!(begun >= before, "it never falls");
-        // A worker that has claimed a job may not have seen yet that the parent wants it: also a job that was begun `before`.
+        // A worker that has claimed a job may not have seen yet that the parent wants it: also a job that was
+        // begun `before`.
         self.open.extend(0..end.min(begun));
         self.taken.extend(begun..end);
     }

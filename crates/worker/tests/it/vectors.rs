@@ -119,7 +119,8 @@ fn what_the_page_says_is_read() {
     assert_eq!(List::parse(&vectors["list-long"]).expect("a list").get(0).map(<[u8]>::len), Some(200));
 }
 
-/// Each line: the word `taken`, the numbers that a worker claims, what `begun` is then, and how many it has to skip.
+/// Each line: the word `taken`, the numbers that a worker claims, what `begun` is then, and how many it has
+/// to skip.
 #[test]
 fn claims_are_as_the_page_says() {
     let mut lines = 0;

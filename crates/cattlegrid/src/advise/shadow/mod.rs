@@ -13,7 +13,7 @@ use cattlegrid_server::time::nanos;
 
 use super::dump::{self, DumpExtent};
 use super::link::{ServerStats, WatchedServer, problem_of};
-use super::seen::{WatchEvent, WatchLine, decoded};
+use super::observations::{WatchEvent, WatchLine, decoded};
 use super::tap::Tap;
 use pipes::Pipes;
 use replay::{Replay, ShadowCommandKind, ShadowTally};

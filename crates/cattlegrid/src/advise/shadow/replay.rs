@@ -6,16 +6,16 @@
 //! ```
 //! # Rules
 //! * A look-up is repeated on the connection that stands for its client. A client computes after a miss, and
-//! does not after a hit.
+//!   does not after a hit.
 //! * After a miss on both servers the store that the client sent is repeated. After a miss on the watched
-//! server and a hit on the shadow the store is left out.
+//!   server and a hit on the shadow the store is left out.
 //! * After a hit on the watched server and a miss on the shadow a value of the same size is stored when the
-//! computing time of this shape has passed. Until then the client computes: its look-ups in that time, and
-//! the stores that follow from them, are left out.
+//!   computing time of this shape has passed. Until then the client computes: its look-ups in that time, and
+//!   the stores that follow from them, are left out.
 //! * An item that the watched server lost without expiry or eviction was deleted or flushed: it is deleted on
-//! the shadow before the look-up.
+//!   the shadow before the look-up.
 //! * An item that the watched server still has after its time to live was touched: it is stored again before
-//! the look-up.
+//!   the look-up.
 //!
 //! # Invariants
 //! * No I/O and no clock: times are the watched server's, in microseconds.
@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use cattlegrid_server::shape;
 
-use super::super::seen::{WatchEvent, WatchEventKind, decoded};
+use super::super::observations::{WatchEvent, WatchEventKind, decoded};
 
 /// Most keys whose state in the watched server is followed.
 const KNOWN_MAX: usize = 1_000_000;
@@ -256,7 +256,7 @@ impl Replay {
         let key = decoded(&key).into_boxed_slice();
         match kind {
             WatchEventKind::Get { hit, size } => {
-                self.looks_up(key, connection, us, hit.then_some(size), send)
+                self.looks_up(key, connection, us, hit.then_some(size), send);
             }
             WatchEventKind::Store { stored, is_add, ttl, size } => {
                 let value = FillerValue { size, ttl: u32::try_from(ttl).unwrap_or(0), is_add };
@@ -464,7 +464,7 @@ impl Replay {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::seen::tests::{get, store};
+    use super::super::super::observations::tests::{get, store};
     use super::*;
 
     /// A replay, and what it has sent.

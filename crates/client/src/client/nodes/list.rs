@@ -1,6 +1,7 @@
 //! The list of a fleet's nodes, as `get @nodes` answers it: an array of objects in JSON.
 //!
-//! Strict: anything that is not JSON, or lacks what is needed, is not a list; names that are unknown are of later releases.
+//! Strict: anything that is not JSON, or lacks what is needed, is not a list; names that are unknown are of
+//! later releases.
 
 use serde::Deserialize;
 
@@ -9,7 +10,8 @@ use crate::net::address::{Address, Endpoint};
 /// The contents of a list.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NodeList {
-    /// The servers that get keys, in the order of their names, each once. None: there are none, or all are leaving.
+    /// The servers that get keys, in the order of their names, each once. None: there are none, or all are
+    /// leaving.
     pub(super) servers: Vec<Address>,
     /// The log of the node that has answered is behind, so that its list may be old.
     pub(super) is_behind: bool,
@@ -27,7 +29,8 @@ struct ListedNode {
     max_lag_ms: Option<f64>,
 }
 
-/// Reads a list. Those get keys that are `up`, or, if no node is, those that are `joining`; all other states get none.
+/// Reads a list. Those get keys that are `up`, or, if no node is, those that are `joining`; all other states
+/// get none.
 ///
 /// # Errors
 /// In words: it is no JSON, no list of nodes, or has an address that is none.

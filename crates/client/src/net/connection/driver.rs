@@ -108,7 +108,8 @@ impl ConnectionDriver {
             }
             if let Some(error) = state.end.clone() {
                 drop(state);
-                // What others need not wait for, such as leases that are given up, is sent if the socket takes it.
+                // What others need not wait for, such as leases that are given up, is sent if the socket
+                // takes it.
                 self.gathered = true;
                 self.write(cx)?;
                 return Err(error);
@@ -403,7 +404,8 @@ impl ConnectionDriver {
         let pending = !self.slots.is_empty();
         let silent = self.shared.reads.load(Ordering::Relaxed) == 0;
         let is_failure = matches!(error, Error::Timeout { .. } | Error::Protocol { .. });
-        // A connection that waits tells what is good: that a server fails is found out by the shared ones, which it serves first.
+        // A connection that waits tells what is good: that a server fails is found out by the shared ones,
+        // which it serves first.
         let waits = self.idle.is_some();
         if !dropped && !waits && (is_failure || (pending && silent)) {
             self.shared.health.fails(error);

@@ -1,7 +1,7 @@
 //! A cache in memory: the commands of memcached, tags if wanted, and what a test does to it.
 //!
-//! Each command is executed at once and as a whole. With [`Fake::stepwise`] it first gives way, so that an executor such as
-//! [`run_interleaved`] can let the commands of several tasks follow each other in any order.
+//! Each command is executed at once and as a whole. With [`Fake::stepwise`] it first gives way, so that an
+//! executor such as [`run_interleaved`] can let the commands of several tasks follow each other in any order.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -78,7 +78,8 @@ impl Fake {
         fake
     }
 
-    /// One or more servers are replaced by others, with tags or without: what these had is gone, as `goes` says of each key.
+    /// One or more servers are replaced by others, with tags or without: what these had is gone, as `goes`
+    /// says of each key.
     pub fn replace_servers(&self, tags: bool, mut goes: impl FnMut(&[u8]) -> bool) {
         let mut state = self.state();
         state.tags = tags;
@@ -307,8 +308,8 @@ pub async fn give_way() {
 /// A task of [`run_interleaved`].
 pub type Task<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-/// Runs tasks to their end, one step of one task after another. `choose` is given the number of tasks that are not done, and
-/// says which task makes the next step.
+/// Runs tasks to their end, one step of one task after another. `choose` is given the number of tasks that
+/// are not done, and says which task makes the next step.
 pub fn run_interleaved(mut tasks: Vec<Task<'_>>, mut choose: impl FnMut(usize) -> usize) {
     let mut context = Context::from_waker(Waker::noop());
     let mut steps = 0;

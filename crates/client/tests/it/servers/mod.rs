@@ -1,7 +1,8 @@
 //! Servers that tests talk to: Debian's memcached, and Cattlegrid with and without rules.
 //!
-//! Tests that need them are marked `#[ignore = "needs servers: cargo xtask test --stage client"]`, so that a run of tests alone neither
-//! builds nor needs a server, and says which tests it has left out. With servers at hand:
+//! Tests that need them are marked `#[ignore = "needs servers: cargo xtask test --stage client"]`, so that a
+//! run of tests alone neither builds nor needs a server, and says which tests it has left out. With servers
+//! at hand:
 //!
 //! ```sh
 //! cargo build --profile fast -p cattlegrid
@@ -27,8 +28,8 @@ use cattlegrid_load::harness::{Start, StartError, until};
 pub use crew::{Ended, Ledger, Process};
 pub use proxy::Proxy;
 
-/// A rule for the keys that begin with `h:`, with all that helps computing. Of those that begin with `b:` one get waits,
-/// and the others are refused. Those that begin with `t:` have tags, and no leases.
+/// A rule for the keys that begin with `h:`, with all that helps computing. Of those that begin with `b:` one
+/// get waits, and the others are refused. Those that begin with `t:` have tags, and no leases.
 pub const RULES: &str = r#"
 [[rule]]
 match = "h:{id*}"
@@ -80,8 +81,8 @@ impl Kind {
         Server::start(&Start { rules, ..Start::new(&program, &all) })
     }
 
-    /// Starts one that can be started on the same port again. The system gives such a port to nobody who asks for a free one, as
-    /// it would give the port of a server that is gone.
+    /// Starts one that can be started on the same port again. The system gives such a port to nobody who asks
+    /// for a free one, as it would give the port of a server that is gone.
     pub fn start_to_return(self) -> Server {
         const PORTS: std::ops::Range<u64> = 12_000..32_000;
         for _ in 0..50 {
@@ -117,7 +118,8 @@ pub fn cattlegrid() -> PathBuf {
 /// Limits of a client's time that no reply needs on any machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A client of these servers that gives them time: with the limits that clients have otherwise, a busy machine is an error.
+/// A client of these servers that gives them time: with the limits that clients have otherwise, a busy
+/// machine is an error.
 pub fn patient<'a>(addresses: impl IntoIterator<Item = &'a str>) -> ClientBuilder {
     Client::builder().servers(addresses).timeout(PATIENCE).connect_timeout(PATIENCE)
 }
@@ -173,8 +175,8 @@ pub fn run<T>(test: impl Future<Output = T>) -> T {
     runtime.block_on(limited).expect("the test ends within three minutes")
 }
 
-/// The same test against each of the servers: `on_servers!(name)` makes the tests `name::memcached`, `name::plain` and
-/// `name::rules` of `fn name(kind: Kind)`.
+/// The same test against each of the servers: `on_servers!(name)` makes the tests `name::memcached`,
+/// `name::plain` and `name::rules` of `fn name(kind: Kind)`.
 macro_rules! on_servers {
     ($name:ident) => {
         mod $name {

@@ -55,7 +55,8 @@ impl Proxy {
         self.address.to_string()
     }
 
-    /// Round trips since the last call: how often the client sent and then waited, on all connections together.
+    /// Round trips since the last call: how often the client sent and then waited, on all connections
+    /// together.
     pub fn round_trips(&self) -> u64 {
         self.counts.sent.lock().expect("no panic").clear();
         self.counts.trips.swap(0, SeqCst)

@@ -100,9 +100,9 @@ impl Feeds {
     }
 
     /// Records that the question of this number was answered at this revision.
-    pub(super) fn told(&mut self, number: u64, revision: u64) {
+    pub(super) fn answered(&mut self, number: u64, revision: u64) {
         if let Some((_, at_ms)) = self.questions.take_if(|(asked, _)| *asked == number) {
-            self.asked.told(at_ms, revision);
+            self.asked.record(at_ms, revision);
         }
     }
 }
@@ -187,7 +187,7 @@ impl<W: Send + 'static> EtcdLoop<W> {
             let via = &mut self.feeds.all[at];
             let is_own = via.leader.as_ref().is_some_and(|(instance, _)| *instance == own);
             if !is_own {
-                via.feed.rest();
+                via.feed.clear_resignation();
             }
             let leaves = leaves || via.feed.resigns();
             let leads = is_own && is_leased && !leaves;
@@ -229,7 +229,7 @@ impl<W: Send + 'static> EtcdLoop<W> {
             if !leads || via.is_claiming || now_ms < via.claim_ms {
                 continue;
             }
-            let (taken, says) = (via.feed.take(committed), via.feed.says());
+            let (taken, says) = (via.feed.take(committed), via.feed.obstacle());
             if taken.is_none() && says == via.said {
                 continue;
             }
@@ -261,7 +261,10 @@ impl<W: Send + 'static> EtcdLoop<W> {
         let times = self.feeds.all.iter().filter_map(|via| match &via.leader {
             None => Some(via.lead_ms.max(via.rests_ms)),
             Some((instance, _)) if *instance != own => None,
-            Some(_) if !via.is_claiming && (via.feed.has_said(committed) || via.feed.says() != via.said) => {
+            Some(_)
+                if !via.is_claiming
+                    && (via.feed.has_confirmation(committed) || via.feed.obstacle() != via.said) =>
+            {
                 Some(leads_ms.min(via.claim_ms))
             }
             Some(_) => Some(leads_ms),
@@ -289,7 +292,7 @@ impl<W: Send + 'static> EtcdLoop<W> {
                 }
                 via.is_claiming = false;
                 if let Some(position) = position {
-                    via.feed.keep(position);
+                    via.feed.note_committed(position);
                 }
                 let revision = response.header.map_or(0, |header| header.revision);
                 self.mail.sightings().see(u64::try_from(revision).unwrap_or(0), now_ms);

@@ -1,7 +1,7 @@
 use super::*;
 use crate::log::Snapshot as _;
-use crate::mysql::definitions::{Column, TargetTable};
-use crate::mysql::place::BinlogSnapshot;
+use crate::mysql::definitions::{CatalogColumn, TargetTable};
+use crate::mysql::position::BinlogSnapshot;
 use crate::mysql::value::ValueShape;
 use crate::names::Name;
 use crate::tables::Template;
@@ -37,7 +37,7 @@ fn users() -> Table {
 }
 
 fn columns(names: &[&str]) -> Vec<TargetTable> {
-    let column = |name: &&str| Column {
+    let column = |name: &&str| CatalogColumn {
         name: (*name).to_owned(),
         shape: ValueShape::Signed,
         written: "int(11)".to_owned(),

@@ -168,8 +168,8 @@ impl Drop for Gate {
     }
 }
 
-/// A program with two pools of two workers, each with a grandchild: the program, and the numbers of grandchild, worker, worker
-/// for each pool.
+/// A program with two pools of two workers, each with a grandchild: the program, and the numbers of
+/// grandchild, worker, worker for each pool.
 pub fn parent() -> (Child, Vec<u32>) {
     let mut program = Command::new(fixture())
         .env("FIXTURE", "parent")

@@ -103,7 +103,8 @@ fn stopped_idle_worker_is_found_by_a_job_without_a_timeout() {
     pool.shutdown().wait();
 }
 
-/// One job of many at an asynchronous worker ignores its cancellation: the others end, then the worker is killed.
+/// One job of many at an asynchronous worker ignores its cancellation: the others end, then the worker is
+/// killed.
 #[test]
 fn a_deaf_job_costs_none_of_the_others_at_its_worker() {
     let errors = Errors::default();
@@ -144,7 +145,8 @@ fn a_job_that_blocks_the_loop_is_found_although_others_have_begun() {
     pool.shutdown().wait();
 }
 
-/// The worker's reply to the job that was given up is unread, behind events that are not taken, while it is in the next job.
+/// The worker's reply to the job that was given up is unread, behind events that are not taken, while it is
+/// in the next job.
 #[test]
 fn a_job_that_was_let_go_of_does_not_cost_the_next_one() {
     let pool = quiet(template())

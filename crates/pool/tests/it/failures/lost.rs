@@ -1,4 +1,5 @@
-//! Workers, templates and parents that end in the middle of jobs: each job has one outcome, and no process is left.
+//! Workers, templates and parents that end in the middle of jobs: each job has one outcome, and no process is
+//! left.
 
 use std::process::Command;
 use std::sync::{Arc, Mutex};

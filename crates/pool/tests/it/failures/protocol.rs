@@ -1,4 +1,5 @@
-//! Workers that break the protocol, or say that they cannot go on: they are killed, their job fails, the pool lives.
+//! Workers that break the protocol, or say that they cannot go on: they are killed, their job fails, the pool
+//! lives.
 
 use cattlegrid_pool::{Error, Launch, Pool};
 
@@ -89,8 +90,8 @@ fn protocol_duplicate_reply_counts_once_and_kills() {
     pool.shutdown_now().wait();
 }
 
-/// A worker in shell that says that it cannot go on, and does not exit: it `closes` its socket or not, before it is ready or
-/// in its first job.
+/// A worker in shell that says that it cannot go on, and does not exit: it `closes` its socket or not, before
+/// it is ready or in its first job.
 fn a_hopeless_worker_is_killed(in_a_job: bool, closes: bool) {
     let close = if closes { "exec 0<&- 1>&-" } else { ":" };
     let ready =

@@ -81,8 +81,8 @@ fn fds_of_a_child_are_the_streams_and_the_job_socket() {
             fds[0] == "0=/dev/null" && fds[1].starts_with("1=pipe:") && fds[2].starts_with("2=pipe:"),
             "{text}"
         );
-        // The SDK has its job socket twice, for reading and for writing. Nothing else is open, except for the descriptor
-        // that the template chose to keep (`keep_fd`); others that it had open are closed.
+        // The SDK has its job socket twice, for reading and for writing. Nothing else is open, except for the
+        // descriptor that the template chose to keep (`keep_fd`); others that it had open are closed.
         let rest: Vec<&&str> = fds[3..].iter().filter(|fd| !fd.contains("=socket:")).collect();
         let kept = rest.iter().filter(|fd| fd.ends_with("=/dev/full")).count();
         let held = format!("{launch:?}").contains("holds");

@@ -1,5 +1,5 @@
-//! Properties of the lines of JSON between a parent and a worker without an SDK, for any bytes and for lines drawn from a
-//! grammar.
+//! Properties of the lines of JSON between a parent and a worker without an SDK, for any bytes and for lines
+//! drawn from a grammar.
 //!
 //! * No bytes make the reader panic. A line is a few valid frames or an error of one short line.
 //! * The frames, and the error that ends them, are the same however the lines are split, and at most a

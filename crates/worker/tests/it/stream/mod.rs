@@ -1,9 +1,11 @@
 //! Properties of a stream of frames, for any bytes and for frames that were written by this crate.
 //!
-//! * No bytes make a decoder panic. A frame is complete or absent; a frame that is refused is refused by its header.
-//! * The frames, and the error that ends them, are the same however the stream is split, and no receiver has to
-//!   keep more than one frame of the agreed size.
-//! * Frames are read as they were written, and a body that is accepted is accepted again when it is written again.
+//! * No bytes make a decoder panic. A frame is complete or absent; a frame that is refused is refused by its
+//!   header.
+//! * The frames, and the error that ends them, are the same however the stream is split, and no receiver has
+//!   to keep more than one frame of the agreed size.
+//! * Frames are read as they were written, and a body that is accepted is accepted again when it is written
+//!   again.
 
 use cattlegrid_worker::List;
 use cattlegrid_worker::control::{Control, MAX_TEXT};

@@ -624,8 +624,8 @@ pub(super) mod tests {
         assert_eq!((shape.herds, &shape.waits_us[..]), (1, &[15_000][..]));
     }
 
-    /// Threads of the server write their lines beside each other: a store's own look-up can stand behind another client's store that it
-    /// has not seen.
+    /// Threads of the server write their lines beside each other: a store's own look-up can stand behind
+    /// another client's store that it has not seen.
     #[test]
     fn clients_that_store_at_the_same_time_all_count() {
         let mut seen = Observations::default();

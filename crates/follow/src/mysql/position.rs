@@ -94,7 +94,8 @@ impl Snapshot<BinlogTransaction> for BinlogSnapshot {
 pub(crate) struct GtidSet(BTreeMap<GtidOrigin, Vec<(u64, u64)>>);
 
 impl GtidSet {
-    /// Reads `3E11FA47-71CA-11E1-9E33-C80AA9429562:1-5:7, …`; a tag, `:tag:1-3`, is of the ranges that follow it.
+    /// Reads `3E11FA47-71CA-11E1-9E33-C80AA9429562:1-5:7, …`; a tag, `:tag:1-3`, is of the ranges that follow
+    /// it.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut gtids = Self::default();
         for one in text.split(',').map(str::trim).filter(|one| !one.is_empty()) {

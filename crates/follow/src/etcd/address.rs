@@ -21,7 +21,8 @@ const DEFAULT_PREFIX: &str = "/cattlegrid";
 pub struct EtcdAddress {
     /// Hosts and ports of its servers, 1 to 16.
     pub servers: Vec<(String, u16)>,
-    /// Before all keys: nodes that share it obey each other's bumps. Begins with `/`, and does not end with it.
+    /// Before all keys: nodes that share it obey each other's bumps. Begins with `/`, and does not end with
+    /// it.
     pub prefix: String,
     /// The user, if etcd has authentication.
     pub user: Option<String>,
