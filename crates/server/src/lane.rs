@@ -208,8 +208,11 @@ impl<'a> Lane<'a> {
             self.check_unsent();
         }
         self.pass_on_effects();
-        self.drain_if_due();
-        Ok(!self.has_left())
+        if self.draining.is_some() || self.leaving.is_some() {
+            self.drain_if_due();
+            return Ok(!self.has_left());
+        }
+        Ok(true)
     }
 
     /// Walks the connections, for tests.

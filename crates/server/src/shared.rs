@@ -274,3 +274,25 @@ impl Shared {
         sums
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::build::alone;
+
+    #[test]
+    fn what_is_wanted_is_known_from_the_word_of_rare_states() {
+        let shared = alone(Settings { memory_bytes: 8 << 20, ..Settings::default() });
+        assert!(!shared.is_watched() && shared.interest() == Interest::none());
+        shared.detail.switch(true);
+        shared.note_watched();
+        assert!(shared.is_watched() && shared.interest() == Detail::INTEREST);
+        shared.watchers.log_requests(true);
+        shared.detail.switch(false);
+        shared.note_watched();
+        assert!(shared.is_watched() && shared.interest() == Interest::none(), "the log wants lines, no events");
+        shared.watchers.log_requests(false);
+        shared.note_watched();
+        assert!(!shared.is_watched());
+    }
+}
