@@ -22,23 +22,24 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use by_ring::{make_ring, send_by_ring};
 use cattlegrid_engine::{Effects, Interest, Now, Output, Step, Wake};
 use cattlegrid_protocol::{BINARY_MAGIC, Parsed, parse, parse_packet};
-use leave::Draining;
 
 use crate::acceptor::ListeningSocket;
 use crate::calls::Calls;
 use crate::connection::info::ConnectionInfo;
 use crate::connection::{Connection, Reason, ReceiveResult};
 use crate::lane::handle::Message;
+use crate::loading;
+use crate::log;
 use crate::poller::{Poller, Wish};
 use crate::ring::Ring;
 use crate::samplers::{Family, Samplers};
 use crate::shared::Shared;
 use crate::turns::{BATCH, Turn, Turns, output_bytes};
 use crate::watch::{Record, Topics, What};
-use crate::{loading, log};
+use by_ring::{make_ring, send_by_ring};
+use leave::Draining;
 
 mod accept;
 mod by_ring;

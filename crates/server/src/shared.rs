@@ -30,8 +30,7 @@ use crate::shortage::Shortage;
 use crate::time::Clock;
 use crate::tls::TlsAcceptor;
 use crate::uploads::Uploads;
-use crate::watch;
-use crate::watch::{Record, Topics, Watcher, Watchers, What};
+use crate::watch::{self, Record, Topics, Watcher, Watchers, What};
 
 pub(crate) mod build;
 
@@ -290,7 +289,10 @@ mod tests {
         shared.watchers.log_requests(true);
         shared.detail.switch(false);
         shared.note_watched();
-        assert!(shared.is_watched() && shared.interest() == Interest::none(), "the log wants lines, no events");
+        assert!(
+            shared.is_watched() && shared.interest() == Interest::none(),
+            "the log wants lines, no events"
+        );
         shared.watchers.log_requests(false);
         shared.note_watched();
         assert!(!shared.is_watched());
