@@ -23,10 +23,17 @@ NUMBERS = itertools.count()
 
 
 def connect(path):
-    client = socket.socket(socket.AF_UNIX)
-    client.settimeout(60)
-    client.connect(path)
-    return client, client.makefile("rb")
+    # The server binds its socket some time before it listens, under Callgrind on a busy machine long before.
+    for _ in range(3000):
+        client = socket.socket(socket.AF_UNIX)
+        client.settimeout(60)
+        try:
+            client.connect(path)
+            return client, client.makefile("rb")
+        except ConnectionRefusedError:
+            client.close()
+            time.sleep(0.1)
+    sys.exit("the server does not listen")
 
 
 def exchange(pair, request, end):

@@ -186,6 +186,12 @@ impl Engine {
         self.shards.waits()
     }
 
+    /// Bytes of values that were copied for waiting requests and are not in their replies yet.
+    #[inline]
+    pub fn delivered_bytes(&self) -> usize {
+        self.shared.delivered.get()
+    }
+
     /// A lock set without a locked shard.
     pub fn shard_lock(&self) -> ShardLock<'_> {
         ShardLock::new(&self.shards)

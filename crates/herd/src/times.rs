@@ -1,8 +1,8 @@
 //! What a rule learns from its computations: how long they take, how long fills are computed at least, and
 //! how long before its expiry a value is refreshed.
 //!
-//! [`Times`] are those of the last undisturbed computations: one that was slowed down by others of its rule
-//! or its key is left out, unless it was faster than expected or no undisturbed one has been seen for a
+//! [`Times`] are those of the last undisturbed computations: a computation that others of its rule or its key
+//! slowed down is left out, unless it was faster than expected or no undisturbed one has been seen for a
 //! while. [`FillTimes`] are those of all fills, disturbed or not: they decide how long a value that may be
 //! old is served, and how long after an event fills are probably old.
 

@@ -22,23 +22,24 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use by_ring::{make_ring, send_by_ring};
 use cattlegrid_engine::{Effects, Interest, Now, Output, Step, Wake};
 use cattlegrid_protocol::{BINARY_MAGIC, Parsed, parse, parse_packet};
-use leave::Draining;
 
 use crate::acceptor::ListeningSocket;
 use crate::calls::Calls;
 use crate::connection::info::ConnectionInfo;
 use crate::connection::{Connection, Reason, ReceiveResult};
 use crate::lane::handle::Message;
+use crate::loading;
+use crate::log;
 use crate::poller::{Poller, Wish};
 use crate::ring::Ring;
 use crate::samplers::{Family, Samplers};
 use crate::shared::Shared;
 use crate::turns::{BATCH, Turn, Turns, output_bytes};
 use crate::watch::{Record, Topics, What};
-use crate::{loading, log};
+use by_ring::{make_ring, send_by_ring};
+use leave::Draining;
 
 mod accept;
 mod by_ring;
@@ -208,8 +209,11 @@ impl<'a> Lane<'a> {
             self.check_unsent();
         }
         self.pass_on_effects();
-        self.drain_if_due();
-        Ok(!self.has_left())
+        if self.draining.is_some() || self.leaving.is_some() {
+            self.drain_if_due();
+            return Ok(!self.has_left());
+        }
+        Ok(true)
     }
 
     /// Walks the connections, for tests.

@@ -30,8 +30,7 @@ use crate::shortage::Shortage;
 use crate::time::Clock;
 use crate::tls::TlsAcceptor;
 use crate::uploads::Uploads;
-use crate::watch;
-use crate::watch::{Record, Topics, Watcher, Watchers, What};
+use crate::watch::{self, Record, Topics, Watcher, Watchers, What};
 
 pub(crate) mod build;
 
@@ -272,5 +271,30 @@ impl Shared {
         let mut sums = Counts::default();
         self.lanes.iter().for_each(|lane| sums.add(&lane.counters));
         sums
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::build::alone;
+
+    #[test]
+    fn what_is_wanted_is_known_from_the_word_of_rare_states() {
+        let shared = alone(Settings { memory_bytes: 8 << 20, ..Settings::default() });
+        assert!(!shared.is_watched() && shared.interest() == Interest::none());
+        shared.detail.switch(true);
+        shared.note_watched();
+        assert!(shared.is_watched() && shared.interest() == Detail::INTEREST);
+        shared.watchers.log_requests(true);
+        shared.detail.switch(false);
+        shared.note_watched();
+        assert!(
+            shared.is_watched() && shared.interest() == Interest::none(),
+            "the log wants lines, no events"
+        );
+        shared.watchers.log_requests(false);
+        shared.note_watched();
+        assert!(!shared.is_watched());
     }
 }

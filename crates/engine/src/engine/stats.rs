@@ -78,11 +78,6 @@ impl Engine {
         self.held() == 0 && self.leases() == 0 && self.shared.graph.is_empty() && calls == 0 && !is_busy
     }
 
-    /// Bytes of values that were copied for waiting requests and are not in their replies yet.
-    pub fn delivered_bytes(&self) -> usize {
-        self.shared.delivered.get()
-    }
-
     /// Number of leases, for tests and statistics.
     pub fn leases(&self) -> usize {
         (0..self.shards.len()).filter_map(|n| self.shards.lock(n).herd.as_ref().map(|herd| herd.len())).sum()

@@ -8,8 +8,7 @@
 //!
 //! Source: J. Misra and D. Gries, "Finding repeated elements", Science of Computer Programming 2 (1982).
 
-use std::fmt;
-use std::fmt::Display;
+use std::fmt::{self, Display};
 
 use cattlegrid_tags::PREFIX_BYTES_MAX;
 

@@ -9,8 +9,8 @@ use cattlegrid_config::{Command, parse_args};
 use cattlegrid_engine::Now;
 use hyper::header::HeaderValue;
 
-use super::metrics::Format;
-use super::{json, metrics};
+use super::json;
+use super::metrics::{self, Format};
 use crate::samplers::Family;
 use crate::shared::Shared;
 use crate::stats::{Export, Group};

@@ -13,15 +13,16 @@ use rustix::net::sockopt::set_socket_send_buffer_size;
 
 use super::input::{Answer, Front, Speaks, Swallow};
 use super::login::AUTH_MAX;
+use super::runs::Run;
 use super::{Connection, Phase, Reason, held};
-use crate::commands::After;
+use crate::commands::{self, After};
 use crate::connection::info::Activity;
 use crate::dump::SEND_BUFFER_BYTES;
+use crate::log;
 use crate::samplers::Family;
 use crate::shared::Shared;
 use crate::turns::Turn;
 use crate::watch::{Record, Topics, Watcher, What};
-use crate::{commands, log};
 
 /// A command about keys that waits for those parsed with it.
 struct ReadyCommand<'i> {
@@ -408,7 +409,9 @@ impl Connection {
         if is_get_of_run && self.joins_run(request) {
             return if self.get_of_run(request, hash, text.len(), lock, turn) { text.len() } else { 0 };
         }
-        self.leave_run();
+        if !matches!(self.run, Run::None) {
+            self.leave_run();
+        }
         self.input.take_run();
         let piece = GetPiece { progress, bytes: turn.output_bytes, keys: turn.shared.caps.turn_keys };
         let (shared, mut cx) = self.context(turn);

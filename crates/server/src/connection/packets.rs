@@ -4,9 +4,11 @@ use cattlegrid_protocol::{Admin, Packet, PacketCommand, PacketStatus, Words, rep
 
 use super::input::Speaks;
 use super::{Connection, Reason};
+use crate::commands;
 use crate::connection::info::Activity;
+use crate::log;
+use crate::stats;
 use crate::turns::Turn;
-use crate::{commands, log, stats};
 
 impl Connection {
     /// A command that is not about a key.
