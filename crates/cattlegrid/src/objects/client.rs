@@ -63,11 +63,7 @@ impl ObjectClient {
     }
 
     /// The same with other types.
-    pub(super) fn with_types(
-        settings: &Settings,
-        registry: Registry,
-        unix_ms: u64,
-    ) -> std::io::Result<Self> {
+    pub(super) fn with_types(settings: &Settings, registry: Registry, unix_ms: u64) -> std::io::Result<Self> {
         let engine = Engine::new(EngineConfig {
             memory_bytes: settings.memory_bytes,
             threads: 1,

@@ -49,7 +49,7 @@ impl EngineServer {
         server.memory_bytes = server.memory_bytes.max(2 * server.item_bytes_max);
         server.protection.prefixes = objects.prefixes.clone();
         let host = Arc::new(AnyLoads { scripts: Arc::clone(scripts), loads: Mutex::default() });
-        let registry = Registry::with_host(objects, Some(Arc::clone(&host) as Arc<dyn Host>))?;
+        let registry = Registry::with_host(objects, Some(Arc::clone(&host) as Arc<dyn Host>))?.of_trial();
         let mut client = ObjectClient::with_types(&server, registry, unix_ms)
             .map_err(|error| format!("there is no memory for the items: {error}"))?;
         client.note();

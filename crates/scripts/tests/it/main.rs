@@ -7,7 +7,6 @@ mod keys;
 mod library;
 mod lint;
 mod natives;
-mod refused;
 mod runaways;
 mod sandbox;
 mod source;

@@ -2,9 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+use std::path::Path;
 use std::time::Duration;
 
-use cattlegrid_objects::Settings;
+use cattlegrid_objects::{Settings, TYPES_MAX, TypeSettings};
 use cattlegrid_scripts::{Limits, Problem, Source, Sources, TestResult};
 
 use super::*;
@@ -64,11 +65,19 @@ fn source(name: &str, path: &str, text: &str) -> Source {
 }
 
 fn run_tests(scripts: &Arc<Scripts>, sources: &Sources) -> Result<Vec<TestResult>, Vec<Problem>> {
+    run_under(&Settings::default(), scripts, sources)
+}
+
+fn run_under(
+    settings: &Settings,
+    scripts: &Arc<Scripts>,
+    sources: &Sources,
+) -> Result<Vec<TestResult>, Vec<Problem>> {
     let start = |ms| {
-        let server = EngineServer::start(scripts, &Settings::default(), ms)?;
+        let server = EngineServer::start(scripts, settings, ms)?;
         Ok(Box::new(server) as Box<dyn TestServer>)
     };
-    cattlegrid_scripts::run_tests(scripts, sources, "UTC", &start)
+    cattlegrid_scripts::run_tests(scripts, sources, &settings.timezone, &start)
 }
 
 /// Runs one file of tests, `quota.test.luau`.
@@ -81,8 +90,7 @@ fn run(test: &str) -> Result<Vec<TestResult>, Vec<String>> {
     // Time enough for short calls on a slow machine.
     let limits = Limits { time: Duration::from_millis(100), ..Limits::default() };
     let (scripts, _) = Scripts::load(&sources, &limits).unwrap_or_else(|problems| panic!("{problems:#?}"));
-    run_tests(&scripts, &sources)
-        .map_err(|problems| problems.iter().map(Problem::to_string).collect())
+    run_tests(&scripts, &sources).map_err(|problems| problems.iter().map(Problem::to_string).collect())
 }
 
 /// Runs a file that must pass; how often it checked.
@@ -495,7 +503,7 @@ function Kept.fail(self, key: string)
     cg.fail("no")
 end
 Kept.read = {
-    size = function(self) return #self.text end,
+    length = function(self) return #self.text end,
     left = function(self) return cg.ttl() end,
     key = function(self) return cg.key() end,
     echo = function(self, ...: string) return { ... } end,
@@ -523,10 +531,11 @@ fn a_test_sees_the_limits_of_a_server() {
             for n = 1, 200 do t.new("kept", "k" .. n, 60000) end
         end, "SERVER_ERROR out of memory storing object")
         local k = t.object("kept", "k1")
-        t.eq(k:size(), "60000")
+        t.eq(k:length(), "60000")
         t.error(function() k:save("a", 1048560) end, "a value of 1048560 bytes is larger than an item may be")
         t.error(function() k:mark("") end, "argument 1 must have 1 to 200 bytes")
-        t.error(function() k:mark("a b") end, "cg.tag")
+        for n = 1, 8 do k:mark("t" .. n) end
+        t.error(function() k:mark("t9") end, "tags")
         t.error(function() k:order("kept::k1") end, "cg.load: the key \"kept::k1\" names an object or a method")
         t.eq(t.loads(), {})
         t.error(function() k:fail("z") end, "no")
@@ -562,9 +571,9 @@ fn a_test_sees_what_a_server_forgets() {
         t.clock(0.5)
         k:keep(1)
         t.clock(1.9)
-        t.eq(k:size(), "1")
+        t.eq(k:length(), "1")
         t.clock(2)
-        t.eq(k:size(), nil)
+        t.eq(k:length(), nil)
         "#,
     );
 }
@@ -583,9 +592,9 @@ fn a_clock_that_goes_back_leaves_lifetimes() {
         t.eq(t.plain("a"), "v")
         t.at("1970-01-01T00:00:00Z")
         t.eq(t.now(), 0)
-        t.eq(k:left(), "53")
+        t.eq(k:left(), "54")
         t.clock(54)
-        t.eq(k:size(), nil)
+        t.eq(k:length(), nil)
         t.error(function() t.clock(1e11) end, "the clock goes to the year 2100")
         "#,
     );
@@ -606,4 +615,85 @@ fn keys_and_arguments_have_any_bytes() {
         end
         "#,
     );
+}
+
+const ZONES: [&str; 12] = [
+    "UTC",
+    "Europe/Berlin",
+    "America/Santiago",
+    "Australia/Lord_Howe",
+    "Pacific/Apia",
+    "America/St_Johns",
+    "America/Havana",
+    "Asia/Kolkata",
+    "Asia/Kathmandu",
+    "Pacific/Chatham",
+    "Pacific/Kiritimati",
+    "Etc/GMT+12",
+];
+
+/// The tests of all examples are run with the server's settings: they are no reason to fail.
+#[test]
+fn tests_of_the_examples_under_other_settings() {
+    for name in ["luau", "own"] {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/objects").join(name);
+        let limits = Limits { time: Duration::from_secs(1), ..Limits::default() };
+        let sources = Sources::read(&dir).unwrap();
+        let (scripts, warnings) = Scripts::load(&sources, &limits).unwrap();
+        assert_eq!(warnings, Vec::new());
+        let zones = ZONES.into_iter().map(|zone| (zone, false));
+        for (zone, compat) in zones.chain([("UTC", true)]) {
+            let settings =
+                Settings { timezone: zone.to_owned(), compat, json_flags: 7, ..Settings::default() };
+            let passed = run_under(&settings, &scripts, &sources);
+            assert!(passed.as_ref().is_ok_and(|passed| passed.len() >= 3), "{zone} {compat}: {passed:?}");
+        }
+    }
+}
+
+/// A type, of which there are many.
+const TYPE: &str = "return {new = function() return {} end, m = function() return 1 end}";
+
+fn load(names: &[String], test: Option<&str>) -> Result<Arc<Scripts>, String> {
+    let sources = Sources {
+        types: names.iter().map(|name| source(name, &format!("{name}.luau"), TYPE)).collect(),
+        tests: test.iter().map(|text| source("t", "t.test.luau", text)).collect(),
+        ..Sources::default()
+    };
+    let failed = |problems: Vec<_>| format!("{problems:?}");
+    let (scripts, _) = Scripts::load(&sources, &Limits::default()).map_err(failed)?;
+    run_tests(&scripts, &sources).map_err(failed)?;
+    Ok(scripts)
+}
+
+fn registry(scripts: &Arc<Scripts>) -> Registry {
+    let types = scripts.types().iter();
+    let types = types.map(|own| TypeSettings::new(own.object_type.name)).collect();
+    Registry::with_host(Settings { types, ..Settings::default() }, Some(scripts.clone()))
+        .expect("the types are those of the host")
+}
+
+/// A process of its own: names of types are those of a process.
+#[test]
+fn refused_sources_leave_nothing_that_counts() {
+    let kept: Vec<String> = (0..10).map(|place| format!("kept{place}")).collect();
+    let in_force = load(&kept, None).unwrap();
+    registry(&in_force).put_in_force();
+    let ids =
+        |scripts: &Scripts| -> Vec<u16> { scripts.types().iter().map(|own| own.object_type.id).collect() };
+    let numbers = ids(&in_force);
+    for attempt in 0..4 * TYPES_MAX {
+        let names = [kept[0].clone(), format!("new{attempt}"), format!("other{attempt}")];
+        let refused = load(&names, Some("error('no')")).unwrap_err();
+        assert!(refused.contains("no"), "{refused}");
+    }
+    drop(in_force);
+    let more: Vec<String> = (10..TYPES_MAX).map(|place| format!("more{place}")).collect();
+    let all = load(&[kept.clone(), more].concat(), None).unwrap();
+    assert_eq!(ids(&all)[..10], numbers, "objects of types that were in force are found again");
+    registry(&all).put_in_force();
+    drop(all);
+    let refused = load(&["one_more".to_owned()], None).unwrap_err();
+    assert!(refused.contains("has had 100 names of types"), "{refused}");
+    assert_eq!(ids(&load(&kept, None).unwrap()), numbers);
 }
