@@ -123,11 +123,13 @@ impl ObjectClient {
     }
 
     /// From now on what methods leave is kept for [`Self::take_noted`].
+    #[cfg(feature = "scripts")]
     pub(super) fn note(&mut self) {
         self.interest = Interest::SCRIPTS;
     }
 
     /// Takes events of methods, and lines for the log.
+    #[cfg(feature = "scripts")]
     pub(super) fn take_noted(&mut self) -> (Vec<Event>, Vec<String>) {
         std::mem::take(&mut self.noted)
     }
@@ -156,7 +158,8 @@ impl ObjectClient {
         self.set_wall_clock(unix_ms)
     }
 
-    /// The same, and back: as when the clock of a server's machine is set back, so that items live for as long as they would have.
+    /// The same, and back: as when the clock of a server's machine is set back, so that items live for as
+    /// long as they would have.
     ///
     /// # Errors
     /// It would pass the year 2100, or has gone forward by 136 years in all.

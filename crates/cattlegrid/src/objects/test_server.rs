@@ -1,8 +1,8 @@
 //! The server of a test of types: an engine in this process, of which the test is the one client.
 //!
-//! What the test asks for goes through the parser, as bytes that a client could send, so that limits, errors and effects are
-//! those of a server. Two things differ: every key may be loaded, which is noted and not done ([`AnyLoads`]), and the clock may
-//! be set back, as that of a server's machine.
+//! What the test asks for goes through the parser, as bytes that a client could send, so that limits, errors
+//! and effects are those of a server. Two things differ: every key may be loaded, which is noted and not done
+//! ([`AnyLoads`]), and the clock may be set back, as that of a server's machine.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -27,8 +27,8 @@ pub(crate) struct EngineServer {
 }
 
 impl EngineServer {
-    /// An empty server with these types, under these settings without `prefix`, whose clock shows this Unix time in milliseconds.
-    /// Of memory it has what a server has by default, or for two of the longest values.
+    /// An empty server with these types, under these settings without `prefix`, whose clock shows this Unix
+    /// time in milliseconds. Of memory it has what a server has by default, or for two of the longest values.
     ///
     /// # Errors
     /// Why there is none.

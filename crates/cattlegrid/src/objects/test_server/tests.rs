@@ -1,7 +1,5 @@
 //! Tests of types: what `cg.test` does, and how failures are reported.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
-
 use std::path::Path;
 use std::time::Duration;
 
