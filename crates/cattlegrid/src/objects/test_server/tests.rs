@@ -547,8 +547,8 @@ fn a_test_sees_the_limits_of_a_server() {
         ("t.plain('k', string.rep('x', 1048560))", "SERVER_ERROR object too large for cache"),
         ("t.object('quota', string.rep('k', 250)):left()", "is too long for a client to send"),
         (
-            "t.object('quota', 'k'):note(string.rep('a', 2000), 'x')",
-            "a request has up to 2048 bytes, not 2028",
+            "t.object('quota', 'k'):note(string.rep('a', 3000), 'x')",
+            "a request has up to 2048 bytes, not 3022",
         ),
     ] {
         let failed = fails(&sources(test));
