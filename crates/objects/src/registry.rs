@@ -54,6 +54,8 @@ pub struct Registry {
     number: u32,
     /// Places in `types` by the types' numbers.
     by_id: [Option<u8>; IDS],
+    /// See [`Registry::of_trial`].
+    is_trial: bool,
     /// Names of methods that no type has and that were said.
     said: stray::Reports,
 }
@@ -128,16 +130,23 @@ impl Registry {
             by_name,
             number,
             by_id,
+            is_trial: false,
             said: stray::Reports::default(),
         };
         (0..registry.types.len()).try_for_each(|place| registry.try_create(place))?;
         Ok(registry)
     }
 
+    /// The same registry for a trial, whose objects are gone before its host: it is never in force.
+    #[must_use]
+    pub fn of_trial(self) -> Self {
+        Self { is_trial: true, ..self }
+    }
+
     /// From now on there may be objects of these types. Before a registry is in force, nothing keeps the numbers of types of
     /// users' own but their host.
     pub fn put_in_force(&self) {
-        let of_host = self.types.iter().filter(|entry| entry.of_host.is_some());
+        let of_host = self.types.iter().filter(|entry| entry.of_host.is_some() && !self.is_trial);
         of_host.for_each(|entry| definitions::stay(entry.object_type));
     }
 

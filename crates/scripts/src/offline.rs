@@ -1,13 +1,13 @@
-//! Tests of types: `*.test.luau`, run without a server, on objects in memory and with a clock that tests move.
+//! Tests of types: `*.test.luau`, run on servers of their own ([`TestServer`]), with clocks that tests move.
 //!
 //! A file is run from its first line to its last. If it returns a table, its functions named `test_...` are run too, in the
-//! order of their names; each begins with an empty store at 2026-01-01T00:00:00Z.
+//! order of their names; each begins with an empty server at 2026-01-01T00:00:00Z.
 //!
 //! # Invariants
 //! * A test runs in a VM of its own, with the sandbox and the limits of memory that sources have, and `cg.test`.
 
 mod functions;
-mod store;
+mod server;
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cattlegrid_objects::{Host, Registry, Settings, Zone};
+use cattlegrid_objects::Zone;
 use mlua::chunk::ChunkMode;
 use mlua::{Function, Value};
 
@@ -27,8 +27,11 @@ use crate::raw_call::{self, WatchedVm};
 use crate::scripts::Scripts;
 use crate::source::{Source, Sources};
 use crate::vm;
-use store::Store;
 
+pub use server::{Seen, TestReply, TestServer};
+
+/// The time at which a test begins, in milliseconds: 2026-01-01T00:00:00Z.
+const START_MS: u64 = 1_767_225_600_000;
 /// Longest time that a file of tests takes, on the processor.
 const FILE_TIME: Duration = Duration::from_secs(1);
 /// Memory of a VM of tests.
@@ -43,32 +46,22 @@ pub struct TestResult {
     pub checks: usize,
 }
 
-/// Runs all tests of the sources.
+/// Makes an empty server whose clock shows this time, in milliseconds.
+pub type StartServer<'s> = dyn Fn(u64) -> Result<Box<dyn TestServer>, String> + 's;
+
+/// Runs all tests of the sources, with the local time of `timezone`.
 ///
 /// # Errors
 /// The tests that fail, with their lines, and what was expected.
 pub fn run_tests(
-    scripts: &Arc<Scripts>,
+    scripts: &Scripts,
     sources: &Sources,
-    settings: &Settings,
+    timezone: &str,
+    start: &StartServer<'_>,
 ) -> Result<Vec<TestResult>, Vec<Problem>> {
     let (mut passed, mut failed) = (Vec::new(), Vec::new());
-    if sources.tests.is_empty() {
-        return Ok(passed);
-    }
-    let mut settings = settings.clone();
-    settings.prefix.clear();
-    for own in scripts.types() {
-        if settings.types.iter().all(|one| one.name != own.settings.name) {
-            settings.types.push(own.settings.clone());
-        }
-    }
-    let registry = match Registry::with_host(settings, Some(Arc::clone(scripts) as Arc<dyn Host>)) {
-        Ok(registry) => Arc::new(registry),
-        Err(text) => return Err(vec![problem(&sources.tests[0].path, None, text)]),
-    };
     for source in &sources.tests {
-        let mut file = match TestFile::open(scripts, source, &registry) {
+        let mut file = match TestFile::open(scripts, source, timezone, start) {
             Ok(file) => file,
             Err(error) => {
                 failed.push(error);
@@ -92,18 +85,23 @@ fn problem(file: &Path, line: Option<usize>, text: String) -> Problem {
 }
 
 /// What the functions of `cg.test` work on.
-#[derive(Debug)]
 struct TestState {
-    store: Store,
+    server: Box<dyn TestServer>,
     checks: usize,
     /// The first check that has failed, which the test may have caught.
     failed: Option<String>,
 }
 
+impl TestState {
+    fn new(start: &StartServer<'_>) -> Result<Self, String> {
+        Ok(Self { server: start(START_MS)?, checks: 0, failed: None })
+    }
+}
+
 /// A file of tests.
 struct TestFile<'f> {
     source: &'f Source,
-    registry: &'f Arc<Registry>,
+    start: &'f StartServer<'f>,
     /// As it is named in errors.
     name: String,
     chunk: Function,
@@ -112,14 +110,18 @@ struct TestFile<'f> {
 }
 
 impl<'f> TestFile<'f> {
-    fn open(scripts: &Scripts, source: &'f Source, registry: &'f Arc<Registry>) -> Result<Self, Problem> {
+    fn open(
+        scripts: &Scripts,
+        source: &'f Source,
+        timezone: &str,
+        start: &'f StartServer<'f>,
+    ) -> Result<Self, Problem> {
         let chunk = load::compile(source)?;
         let wrong = |error: mlua::Error| problem(&source.path, None, text_of(&error));
-        let shared = TestState { store: store(registry, source)?, checks: 0, failed: None };
-        let shared = Rc::new(RefCell::new(shared));
+        let other = |text| problem(&source.path, None, text);
+        let shared = Rc::new(RefCell::new(TestState::new(start).map_err(other)?));
         let lua = vm::sandbox(&scripts.program, MEMORY_BYTES).map_err(wrong)?;
-        let zone =
-            Zone::named(&registry.settings().timezone).map_err(|text| problem(&source.path, None, text))?;
+        let zone = Zone::named(timezone).map_err(other)?;
         functions::install(&lua, &shared, &zone).map_err(wrong)?;
         let name = chunk.file.replacen(".lua", ".test.lua", 1);
         let chunk = lua
@@ -130,7 +132,7 @@ impl<'f> TestFile<'f> {
             .map_err(wrong)?;
         lua.set_memory_limit(lua.used_memory() + MEMORY_BYTES).map_err(wrong)?;
         let watched = WatchedVm::new(&lua, FILE_TIME).map_err(wrong)?;
-        Ok(Self { source, registry, name, chunk, shared, watched })
+        Ok(Self { source, start, name, chunk, shared, watched })
     }
 
     fn run(&mut self) -> Result<Vec<TestResult>, Vec<Problem>> {
@@ -168,8 +170,9 @@ impl<'f> TestFile<'f> {
             passed.push(top);
         }
         for (name, run) in tests {
-            let fresh = store(self.registry, self.source).map_err(|error| vec![error])?;
-            *self.shared.borrow_mut() = TestState { store: fresh, checks: 0, failed: None };
+            let fresh = TestState::new(self.start);
+            let fresh = fresh.map_err(|text| vec![problem(&self.source.path, None, text)])?;
+            *self.shared.borrow_mut() = fresh;
             match self.whole(run.call::<()>(())) {
                 Ok(()) => {
                     let name = format!("{} {name}", self.name);
@@ -202,8 +205,4 @@ impl<'f> TestFile<'f> {
             None => problem(&self.source.path, None, text),
         }
     }
-}
-
-fn store(registry: &Arc<Registry>, source: &Source) -> Result<Store, Problem> {
-    Store::new(Arc::clone(registry)).map_err(|text| problem(&source.path, None, text))
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cattlegrid_config::Settings;
 use cattlegrid_engine::{
-    Context, Counters, Effects, Engine, EngineConfig, GetPiece, Interest, Now, Output, PieceResult,
+    Context, Counters, Effects, Engine, EngineConfig, Event, GetPiece, Interest, Now, Output, PieceResult,
     ReplyQueue, RulesConfig, Step, Ticket,
 };
 use cattlegrid_herd::{Caller, PeerKey, Session};
@@ -25,6 +25,10 @@ pub(super) struct ObjectClient {
     unix_of_zero: i64,
     /// Milliseconds since then.
     ms: u64,
+    /// Without any, what methods leave is dropped.
+    interest: Interest,
+    /// Events of methods, and lines for the log, since they were taken.
+    noted: (Vec<Event>, Vec<String>),
 }
 
 /// What became of bytes that were sent.
@@ -54,6 +58,12 @@ impl ObjectClient {
     /// # Panics
     /// When no types are switched on.
     pub(super) fn new(settings: &Settings, unix_ms: u64) -> std::io::Result<Self> {
+        let objects = settings.objects.as_ref().expect("types are switched on");
+        Self::with_types(settings, objects.registry(), unix_ms)
+    }
+
+    /// The same with other types.
+    pub(super) fn with_types(settings: &Settings, registry: Registry, unix_ms: u64) -> std::io::Result<Self> {
         let engine = Engine::new(EngineConfig {
             memory_bytes: settings.memory_bytes,
             threads: 1,
@@ -82,8 +92,7 @@ impl ObjectClient {
             };
             engine.set_rules(Some(Arc::clone(&file.rules)), &config, 0)?;
         }
-        let objects = settings.objects.as_ref().expect("types are switched on");
-        let registry = Arc::new(objects.registry());
+        let registry = Arc::new(registry);
         engine.set_objects(Some(Arc::clone(&registry)));
         let peer = engine.shared().peers().join(PeerKey::Process(1));
         let session = Session::new(Arc::new(Caller::new(CLIENT, 0, CLIENT, peer)));
@@ -100,6 +109,8 @@ impl ObjectClient {
             requests: 0,
             unix_of_zero: i64::try_from(first).unwrap_or(i64::MAX).saturating_sub_unsigned(FIRST_SECOND),
             ms: FIRST_SECOND * 1000 + unix_ms % 1000,
+            interest: Interest::none(),
+            noted: (Vec::new(), Vec::new()),
         };
         client.engine.begin(client.now());
         client.upkeep();
@@ -111,9 +122,21 @@ impl ObjectClient {
         &self.registry
     }
 
+    /// From now on what methods leave is kept for [`Self::take_noted`].
+    #[cfg(feature = "scripts")]
+    pub(super) fn note(&mut self) {
+        self.interest = Interest::SCRIPTS;
+    }
+
+    /// Takes events of methods, and lines for the log.
+    #[cfg(feature = "scripts")]
+    pub(super) fn take_noted(&mut self) -> (Vec<Event>, Vec<String>) {
+        std::mem::take(&mut self.noted)
+    }
+
     /// The clock: Unix time in milliseconds.
     pub(super) fn unix_ms(&self) -> u64 {
-        (self.unix_of_zero * 1000).saturating_add_unsigned(self.ms).unsigned_abs()
+        self.now().unix_ms()
     }
 
     /// Moves the clock forward.
@@ -129,13 +152,25 @@ impl ObjectClient {
     /// # Errors
     /// It would go back, or pass the year 2100.
     pub(super) fn set_time(&mut self, unix_ms: u64) -> Result<(), String> {
-        if unix_ms > cattlegrid_config::MOMENT_MAX_MS {
+        if unix_ms < self.unix_ms() {
+            return Err("the clock only goes forward".to_owned());
+        }
+        self.set_wall_clock(unix_ms)
+    }
+
+    /// The same, and back: as when the clock of a server's machine is set back, so that items live for as
+    /// long as they would have.
+    ///
+    /// # Errors
+    /// It would pass the year 2100, or has gone forward by 136 years in all.
+    pub(super) fn set_wall_clock(&mut self, unix_ms: u64) -> Result<(), String> {
+        let back = self.unix_ms().saturating_sub(unix_ms).div_ceil(1000);
+        let unix_of_zero = self.unix_of_zero.saturating_sub_unsigned(back);
+        let ms = (unix_of_zero * 1000).abs_diff(i64::try_from(unix_ms).unwrap_or(i64::MAX));
+        if unix_ms > cattlegrid_config::MOMENT_MAX_MS || ms / 1000 > u64::from(u32::MAX) {
             return Err(TOO_LATE.to_owned());
         }
-        let Some(step) = unix_ms.checked_sub(self.unix_ms()) else {
-            return Err("the clock only goes forward".to_owned());
-        };
-        self.ms += step;
+        (self.unix_of_zero, self.ms) = (unix_of_zero, ms);
         self.upkeep();
         Ok(())
     }
@@ -194,9 +229,9 @@ impl ObjectClient {
         let mut begun = false;
         loop {
             let mut out = Output::default();
-            let (now, counters) = (self.now(), &self.counters);
+            let (now, counters, interest) = (self.now(), &self.counters, self.interest);
             let mut cx = Context {
-                step: Step { now, counters, interest: Interest::none(), effects: &mut effects },
+                step: Step { now, counters, interest, effects: &mut effects },
                 ticket: Ticket { connection: CLIENT, request: self.requests },
                 session: &mut self.session,
                 out: &mut out,
@@ -235,6 +270,10 @@ impl ObjectClient {
             hash = self.engine.hash(&Request::Get(get.clone())).unwrap_or(hash);
             begun = true;
         }
+        if self.interest != Interest::none() {
+            self.noted.0.extend(effects.events.drain(..).map(|(_, event)| event));
+            self.noted.1.append(&mut effects.take_lines());
+        }
     }
 
     /// Ends what the request waits for: calls of objects by their steps; a lease or a loader, which there are none of here,
@@ -259,7 +298,7 @@ impl ObjectClient {
             for call in calls {
                 let mut call = Some(call);
                 while let Some(going) = call {
-                    let (counters, interest) = (&self.counters, Interest::none());
+                    let (counters, interest) = (&self.counters, self.interest);
                     let mut step = Step { now, counters, interest, effects: &mut *effects };
                     call = self.engine.continue_call(going, &mut self.engine.shard_lock(), &mut step);
                 }

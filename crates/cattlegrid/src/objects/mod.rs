@@ -8,6 +8,8 @@ mod bench;
 mod client;
 mod lint;
 mod list;
+#[cfg(feature = "scripts")]
+mod test_server;
 mod tests_of_types;
 mod transcript;
 
@@ -20,6 +22,8 @@ use cattlegrid_config::{
 use cattlegrid_objects::Named;
 
 use client::ObjectClient;
+#[cfg(feature = "scripts")]
+pub(crate) use test_server::EngineServer;
 
 use crate::own_types::TYPES;
 

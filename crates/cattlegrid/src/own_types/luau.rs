@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use cattlegrid_config::{OwnTypes, ScriptLimits, TypeLoader, TypeTests};
 use cattlegrid_objects::{Host as _, Settings};
-use cattlegrid_scripts::{Limits, Problem, Scripts, Severity, Sources, run_tests};
+use cattlegrid_scripts::{Limits, Problem, Scripts, Severity, Sources, TestServer, run_tests};
 
 use super::{SourceProblem, SourceReport, TestReport};
+use crate::objects::EngineServer;
 
 /// Loads types in Luau.
 pub(crate) const TYPES: &dyn TypeLoader = &Luau;
@@ -52,7 +53,11 @@ impl LoadedTypes {
 
     /// The name of each test that has passed, and how much it has compared.
     fn run_tests(&self, settings: &Settings) -> Result<Vec<(String, usize)>, Vec<String>> {
-        match run_tests(&self.scripts, &self.sources, settings) {
+        let start = |unix_ms| {
+            let server = EngineServer::start(&self.scripts, settings, unix_ms)?;
+            Ok(Box::new(server) as Box<dyn TestServer>)
+        };
+        match run_tests(&self.scripts, &self.sources, &settings.timezone, &start) {
             Ok(passed) => Ok(passed.into_iter().map(|test| (test.name, test.checks)).collect()),
             Err(problems) => Err(lines(&problems)),
         }

@@ -8,10 +8,10 @@ use cattlegrid_objects::{
     After, Arguments, NoWorld, ScriptCall, ScriptMethodId, Settings, TypeSettings, Zone,
 };
 use jiff::Timestamp;
-use mlua::{FromLuaMulti, Function, IntoLuaMulti, Lua, LuaString, MultiValue, Table, Value};
+use mlua::{FromLuaMulti, Function, IntoLua, IntoLuaMulti, Lua, LuaString, MultiValue, Table, Value};
 
-use super::TestState;
-use super::store::{Answer, START_MS};
+use super::server::TestReply;
+use super::{START_MS, TestState};
 use crate::current::{self, CallEffects, Current};
 use crate::json;
 
@@ -59,7 +59,7 @@ fn outside_of_calls(
     lua.create_function(move |_, arguments: MultiValue| {
         let (settings, own_settings) = (Settings::default(), TypeSettings::new("test"));
         // Not borrowed while it runs: a `__tostring` may use `cg.test`.
-        let now_ms = shared.borrow().store.now_ms;
+        let now_ms = shared.borrow().server.now_ms();
         let call = ScriptCall {
             object_type: 0,
             method: ScriptMethodId::Own(0),
@@ -82,7 +82,7 @@ fn outside_of_calls(
             After::Log(line) => Some(line),
             _ => None,
         });
-        shared.borrow_mut().store.log.extend(lines);
+        shared.borrow_mut().server.seen().log.extend(lines);
         result
     })
 }
@@ -119,12 +119,12 @@ impl Native<'_> {
             Err(mlua::Error::runtime(text))
         })?;
         self.add("call_name", |lua, shared, name: LuaString| {
-            replied(lua, shared.store.call_name(&name.as_bytes()))
+            replied(lua, shared.server.call_name(&name.as_bytes()))
         })?;
         self.add("call", |lua, shared, (name, method, key, list): Call| {
             let list: Vec<Vec<u8>> = list.iter().map(|text| text.as_bytes().to_vec()).collect();
             let (name, method) = (name.to_string_lossy(), method.to_string_lossy());
-            replied(lua, shared.store.call(&name, &method, &key.as_bytes(), &list))
+            replied(lua, shared.server.call(&name, &method, &key.as_bytes(), &list))
         })?;
         self.add("text", |lua, _, value: Value| {
             let mut out = Vec::new();
@@ -138,34 +138,31 @@ impl Native<'_> {
     }
 
     fn clock(&self) -> mlua::Result<()> {
+        // nil, or why the clock cannot be set.
         self.add("clock", |_, shared, seconds: f64| {
             // The part in Luau has checked that it is not negative.
-            shared.store.now_ms = START_MS.saturating_add((seconds * 1000.0).round() as u64);
-            Ok(())
+            let ms = START_MS.saturating_add((seconds * 1000.0).round() as u64);
+            Ok(shared.server.set_time(ms).err())
         })?;
-        self.add("now", |_, shared, ()| Ok(shared.store.now_ms as f64 / 1000.0))?;
-        self.add("at", |_, shared, time: String| {
+        self.add("now", |_, shared, ()| Ok(shared.server.now_ms() as f64 / 1000.0))?;
+        // The same; false: it is no time.
+        self.add("at", |lua, shared, time: String| {
             let parsed = time.parse::<Timestamp>().ok();
-            let ms = parsed.and_then(|time| u64::try_from(time.as_millisecond()).ok());
-            shared.store.now_ms = ms.unwrap_or(shared.store.now_ms);
-            Ok(ms.is_some())
+            match parsed.and_then(|time| u64::try_from(time.as_millisecond()).ok()) {
+                Some(ms) => shared.server.set_time(ms).err().into_lua(lua),
+                None => Ok(Value::Boolean(false)),
+            }
         })
     }
 
     fn effects(&self, decode: Function) -> mlua::Result<()> {
-        self.add("plain", |lua, shared, key: LuaString| {
-            shared.store.plain(&key.as_bytes()).map(|value| lua.create_string(value)).transpose()
-        })?;
-        self.add("wrong_key", |_, shared, key: LuaString| {
-            Ok(shared.store.check_plain(&key.as_bytes()).err())
-        })?;
-        self.add("set_plain", |_, shared, (key, value): (LuaString, LuaString)| {
-            shared.store.set_plain(&key.as_bytes(), &value.as_bytes(), 0);
-            Ok(())
+        self.add("plain", |lua, shared, key: LuaString| replied(lua, shared.server.plain(&key.as_bytes())))?;
+        self.add("set_plain", |lua, shared, (key, value): (LuaString, LuaString)| {
+            replied(lua, shared.server.set_plain(&key.as_bytes(), &value.as_bytes()))
         })?;
         self.add("events", move |lua, shared, ()| {
             let list = lua.create_table()?;
-            for (name, json) in std::mem::take(&mut shared.store.events) {
+            for (name, json) in std::mem::take(&mut shared.server.seen().events) {
                 let event = lua.create_table()?;
                 event.raw_set("name", name)?;
                 event.raw_set("data", decode.call::<Value>(json)?)?;
@@ -173,9 +170,9 @@ impl Native<'_> {
             }
             Ok(list)
         })?;
-        self.add("log", |_, shared, ()| Ok(std::mem::take(&mut shared.store.log)))?;
+        self.add("log", |_, shared, ()| Ok(std::mem::take(&mut shared.server.seen().log)))?;
         self.add("loads", |lua, shared, ()| {
-            let keys = std::mem::take(&mut shared.store.loads);
+            let keys = std::mem::take(&mut shared.server.seen().loads);
             keys.iter().map(|key| lua.create_string(key)).collect::<mlua::Result<Vec<_>>>()
         })
     }
@@ -197,13 +194,13 @@ fn placed(lua: &Lua, text: &str) -> String {
     }
 }
 
-/// The reply; nil and the line of an error; or nil, nil and why a client cannot make the call.
-fn replied(lua: &Lua, answer: Answer) -> mlua::Result<MultiValue> {
-    let values = match answer {
-        Answer::Value(bytes) => vec![Value::String(lua.create_string(bytes)?)],
-        Answer::Miss => vec![Value::Nil],
-        Answer::Error(line) => vec![Value::Nil, Value::String(lua.create_string(line)?)],
-        Answer::Wrong(text) => vec![Value::Nil, Value::Nil, Value::String(lua.create_string(text)?)],
+/// The reply; nil and the line of an error; or nil, nil and why no client can ask for it.
+fn replied(lua: &Lua, reply: TestReply) -> mlua::Result<MultiValue> {
+    let values = match reply {
+        TestReply::Value(bytes) => vec![Value::String(lua.create_string(bytes)?)],
+        TestReply::None => vec![Value::Nil],
+        TestReply::Error(line) => vec![Value::Nil, Value::String(lua.create_string(line)?)],
+        TestReply::Wrong(text) => vec![Value::Nil, Value::Nil, Value::String(lua.create_string(text)?)],
     };
     Ok(MultiValue::from_iter(values))
 }

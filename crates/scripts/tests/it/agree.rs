@@ -13,7 +13,7 @@ use cattlegrid_objects::{
     Arguments, Change, Host as _, NoWorld, Object, ObjectState, Outcome, Registry, ScriptCall,
     ScriptMethodId, ScriptOutcome, Settings, View, Zone,
 };
-use cattlegrid_scripts::{Limits, Scripts, Sources, run_tests};
+use cattlegrid_scripts::{Limits, Scripts, Sources};
 use cattlegrid_store::{Memory, Tree};
 use jiff::Timestamp;
 use proptest::prelude::*;
@@ -428,25 +428,6 @@ fn windows_at_changes_of_the_clock() {
         let start = time.parse::<Timestamp>().unwrap().as_millisecond();
         for window in ["minute", "hour", "day", "week", "month"] {
             agree_in(zone, u64::try_from(start).unwrap(), "quota", &use_up(window)).unwrap();
-        }
-    }
-}
-
-/// The tests of all examples are run with the server's settings: they are no reason to fail.
-#[test]
-fn tests_of_the_examples_under_other_settings() {
-    let more = ["Asia/Kathmandu", "Pacific/Chatham", "Pacific/Kiritimati", "Etc/GMT+12"];
-    for name in ["luau", "own"] {
-        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/objects").join(name);
-        let sources = Sources::read(&dir).unwrap();
-        let (scripts, warnings) = Scripts::load(&sources, &unhurried()).unwrap();
-        assert_eq!(warnings, Vec::new());
-        let zones = ZONES.into_iter().chain(more).map(|zone| (zone, false));
-        for (zone, compat) in zones.chain([("UTC", true)]) {
-            let settings =
-                Settings { timezone: zone.to_owned(), compat, json_flags: 7, ..Settings::default() };
-            let passed = run_tests(&scripts, &sources, &settings);
-            assert!(passed.as_ref().is_ok_and(|passed| passed.len() >= 3), "{zone} {compat}: {passed:?}");
         }
     }
 }

@@ -7,8 +7,6 @@ mod keys;
 mod library;
 mod lint;
 mod natives;
-mod offline;
-mod refused;
 mod runaways;
 mod sandbox;
 mod source;

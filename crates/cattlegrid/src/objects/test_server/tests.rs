@@ -1,9 +1,12 @@
 //! Tests of types: what `cg.test` does, and how failures are reported.
 
+use std::path::Path;
 use std::time::Duration;
 
-use cattlegrid_objects::Settings;
-use cattlegrid_scripts::{Limits, Problem, Scripts, Source, Sources, TestResult, run_tests};
+use cattlegrid_objects::{Settings, TYPES_MAX, TypeSettings};
+use cattlegrid_scripts::{Limits, Problem, Source, Sources, TestResult};
+
+use super::*;
 
 /// A quota by the hour.
 const QUOTA: &str = r#"
@@ -59,6 +62,22 @@ fn source(name: &str, path: &str, text: &str) -> Source {
     Source { name: name.to_owned(), path: path.into(), text: text.to_owned() }
 }
 
+fn run_tests(scripts: &Arc<Scripts>, sources: &Sources) -> Result<Vec<TestResult>, Vec<Problem>> {
+    run_under(&Settings::default(), scripts, sources)
+}
+
+fn run_under(
+    settings: &Settings,
+    scripts: &Arc<Scripts>,
+    sources: &Sources,
+) -> Result<Vec<TestResult>, Vec<Problem>> {
+    let start = |ms| {
+        let server = EngineServer::start(scripts, settings, ms)?;
+        Ok(Box::new(server) as Box<dyn TestServer>)
+    };
+    cattlegrid_scripts::run_tests(scripts, sources, &settings.timezone, &start)
+}
+
 /// Runs one file of tests, `quota.test.luau`.
 fn run(test: &str) -> Result<Vec<TestResult>, Vec<String>> {
     let sources = Sources {
@@ -69,8 +88,7 @@ fn run(test: &str) -> Result<Vec<TestResult>, Vec<String>> {
     // Time enough for short calls on a slow machine.
     let limits = Limits { time: Duration::from_millis(100), ..Limits::default() };
     let (scripts, _) = Scripts::load(&sources, &limits).unwrap_or_else(|problems| panic!("{problems:#?}"));
-    run_tests(&scripts, &sources, &Settings::default())
-        .map_err(|problems| problems.iter().map(Problem::to_string).collect())
+    run_tests(&scripts, &sources).map_err(|problems| problems.iter().map(Problem::to_string).collect())
 }
 
 /// Runs a file that must pass; how often it checked.
@@ -388,7 +406,7 @@ fn lint_and_syntax_errors_of_tests_are_found_before() {
 fn without_tests_nothing_is_run() {
     let sources = Sources { types: vec![source("quota", "quota.luau", QUOTA)], ..Sources::default() };
     let (scripts, _) = Scripts::load(&sources, &Limits::default()).unwrap();
-    assert_eq!(run_tests(&scripts, &sources, &Settings::default()), Ok(Vec::new()));
+    assert_eq!(run_tests(&scripts, &sources), Ok(Vec::new()));
 }
 
 #[test]
@@ -454,6 +472,226 @@ fn new_begins_anew() {
     // Not about time: without optimisation the members take about as long as a call may.
     let limits = Limits { time: Duration::from_secs(1), ..Limits::default() };
     let (scripts, _) = Scripts::load(&sources, &limits).expect("they are right");
-    let passed = run_tests(&scripts, &sources, &Settings::default());
+    let passed = run_tests(&scripts, &sources);
     assert_eq!(passed.map(|tests| tests[0].checks), Ok(10));
+}
+
+/// Objects that are never evicted, of any length.
+const KEPT: &str = r#"
+local Kept = { evict = "never" }
+function Kept.new(n: string)
+    return { text = string.rep("x", cg.integer(n, 1)) }
+end
+function Kept.save(self, key: string, n: string)
+    cg.set(key, string.rep("v", cg.integer(n, 2)), 10)
+end
+function Kept.mark(self, tag: string)
+    cg.tag(tag)
+end
+function Kept.keep(self, seconds: string)
+    cg.ttl(cg.integer(seconds, 1))
+end
+function Kept.order(self, key: string)
+    cg.load(key)
+end
+function Kept.fail(self, key: string)
+    cg.load(key)
+    cg.set(key, "set")
+    cg.event("failed", { key = key })
+    cg.fail("no")
+end
+Kept.read = {
+    length = function(self) return #self.text end,
+    left = function(self) return cg.ttl() end,
+    key = function(self) return cg.key() end,
+    echo = function(self, ...: string) return { ... } end,
+}
+return Kept"#;
+
+/// Runs a test of the type `kept` that must pass.
+fn kept(test: &str) {
+    let sources = Sources {
+        types: vec![source("kept", "kept.luau", KEPT)],
+        tests: vec![source("kept", "kept.test.luau", &format!("local t = cg.test {test}"))],
+        ..Sources::default()
+    };
+    let limits = Limits { time: Duration::from_secs(1), ..Limits::default() };
+    let (scripts, _) = Scripts::load(&sources, &limits).unwrap_or_else(|problems| panic!("{problems:#?}"));
+    let ran = run_tests(&scripts, &sources);
+    assert!(ran.as_ref().is_ok_and(|passed| passed[0].checks > 0), "{ran:#?}");
+}
+
+#[test]
+fn a_test_sees_the_limits_of_a_server() {
+    kept(
+        r#"
+        t.error(function()
+            for n = 1, 200 do t.new("kept", "k" .. n, 60000) end
+        end, "SERVER_ERROR out of memory storing object")
+        local k = t.object("kept", "k1")
+        t.eq(k:length(), "60000")
+        t.error(function() k:save("a", 1048560) end, "a value of 1048560 bytes is larger than an item may be")
+        t.error(function() k:mark("") end, "argument 1 must have 1 to 200 bytes")
+        for n = 1, 8 do k:mark("t" .. n) end
+        t.error(function() k:mark("t9") end, "tags")
+        t.error(function() k:order("kept::k1") end, "cg.load: the key \"kept::k1\" names an object or a method")
+        t.eq(t.loads(), {})
+        t.error(function() k:fail("z") end, "no")
+        t.eq(t.loads(), {})
+        t.eq(t.plain("z"), nil)
+        t.eq(t.events(), { { name = "failed", data = { key = "z" } } })
+        "#,
+    );
+    let sources = |test: &str| format!("\n{test}");
+    for (test, text) in [
+        ("t.plain('k', string.rep('x', 1048560))", "SERVER_ERROR object too large for cache"),
+        ("t.object('quota', string.rep('k', 250)):left()", "is too long for a client to send"),
+        (
+            "t.object('quota', 'k'):note(string.rep('a', 3000), 'x')",
+            "a request has up to 2048 bytes, not 3022",
+        ),
+    ] {
+        let failed = fails(&sources(test));
+        assert!(failed.starts_with("quota.test.luau:3: ") && failed.ends_with(text), "{failed}");
+    }
+}
+
+#[test]
+fn a_test_sees_what_a_server_forgets() {
+    kept(
+        r#"
+        local value = string.rep("x", 1000000)
+        for n = 1, 80 do t.plain("v" .. n, value) end
+        t.eq(t.plain("v1"), nil)
+        t.eq(t.plain("v80") == value, true)
+        -- Ends are kept in whole seconds.
+        local k = t.new("kept", "k", 1)
+        t.clock(0.5)
+        k:keep(1)
+        t.clock(1.9)
+        t.eq(k:length(), "1")
+        t.clock(2)
+        t.eq(k:length(), nil)
+        "#,
+    );
+}
+
+#[test]
+fn a_clock_that_goes_back_leaves_lifetimes() {
+    kept(
+        r#"
+        local k = t.new("kept", "k", 1)
+        k:keep(60)
+        k:save("a", 1)
+        t.clock(5.25)
+        t.at("2025-12-31T23:59:59.5Z")
+        t.eq(t.now(), 1767225600 - 0.5)
+        t.eq(k:left(), "54")
+        t.eq(t.plain("a"), "v")
+        t.at("1970-01-01T00:00:00Z")
+        t.eq(t.now(), 0)
+        t.eq(k:left(), "54")
+        t.clock(54)
+        t.eq(k:length(), nil)
+        t.error(function() t.clock(1e11) end, "the clock goes to the year 2100")
+        "#,
+    );
+}
+
+#[test]
+fn keys_and_arguments_have_any_bytes() {
+    kept(
+        r#"
+        for _, key in { "a b", "a:b%3Ac", "\0\r\n\x7f\xff", string.rep("k", 243), string.rep(" ", 180) } do
+            local k = t.new("kept", key, 1)
+            t.eq(k:key(), key)
+            t.eq(k:echo("a b", "", "c:d%", "\r\n\0\xfe"), "a b\r\n\r\nc:d%\r\n\r\n\0\xfe\r\n")
+            t.eq(k:echo(), "")
+            t.eq(k:echo(""), "\r\n")
+            local long = string.rep("x y", 10000)
+            t.eq(k:echo("a b", long), `a b\r\n{long}\r\n`)
+        end
+        "#,
+    );
+}
+
+const ZONES: [&str; 12] = [
+    "UTC",
+    "Europe/Berlin",
+    "America/Santiago",
+    "Australia/Lord_Howe",
+    "Pacific/Apia",
+    "America/St_Johns",
+    "America/Havana",
+    "Asia/Kolkata",
+    "Asia/Kathmandu",
+    "Pacific/Chatham",
+    "Pacific/Kiritimati",
+    "Etc/GMT+12",
+];
+
+/// The tests of all examples are run with the server's settings: they are no reason to fail.
+#[test]
+fn tests_of_the_examples_under_other_settings() {
+    for name in ["luau", "own"] {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/objects").join(name);
+        let limits = Limits { time: Duration::from_secs(1), ..Limits::default() };
+        let sources = Sources::read(&dir).unwrap();
+        let (scripts, warnings) = Scripts::load(&sources, &limits).unwrap();
+        assert_eq!(warnings, Vec::new());
+        let zones = ZONES.into_iter().map(|zone| (zone, false));
+        for (zone, compat) in zones.chain([("UTC", true)]) {
+            let settings =
+                Settings { timezone: zone.to_owned(), compat, json_flags: 7, ..Settings::default() };
+            let passed = run_under(&settings, &scripts, &sources);
+            assert!(passed.as_ref().is_ok_and(|passed| passed.len() >= 3), "{zone} {compat}: {passed:?}");
+        }
+    }
+}
+
+/// A type, of which there are many.
+const TYPE: &str = "return {new = function() return {} end, m = function() return 1 end}";
+
+fn load(names: &[String], test: Option<&str>) -> Result<Arc<Scripts>, String> {
+    let sources = Sources {
+        types: names.iter().map(|name| source(name, &format!("{name}.luau"), TYPE)).collect(),
+        tests: test.iter().map(|text| source("t", "t.test.luau", text)).collect(),
+        ..Sources::default()
+    };
+    let failed = |problems: Vec<_>| format!("{problems:?}");
+    let (scripts, _) = Scripts::load(&sources, &Limits::default()).map_err(failed)?;
+    run_tests(&scripts, &sources).map_err(failed)?;
+    Ok(scripts)
+}
+
+fn registry(scripts: &Arc<Scripts>) -> Registry {
+    let types = scripts.types().iter();
+    let types = types.map(|own| TypeSettings::new(own.object_type.name)).collect();
+    Registry::with_host(Settings { types, ..Settings::default() }, Some(scripts.clone()))
+        .expect("the types are those of the host")
+}
+
+/// A process of its own: names of types are those of a process.
+#[test]
+fn refused_sources_leave_nothing_that_counts() {
+    let kept: Vec<String> = (0..10).map(|place| format!("kept{place}")).collect();
+    let in_force = load(&kept, None).unwrap();
+    registry(&in_force).put_in_force();
+    let ids =
+        |scripts: &Scripts| -> Vec<u16> { scripts.types().iter().map(|own| own.object_type.id).collect() };
+    let numbers = ids(&in_force);
+    for attempt in 0..4 * TYPES_MAX {
+        let names = [kept[0].clone(), format!("new{attempt}"), format!("other{attempt}")];
+        let refused = load(&names, Some("error('no')")).unwrap_err();
+        assert!(refused.contains("no"), "{refused}");
+    }
+    drop(in_force);
+    let more: Vec<String> = (10..TYPES_MAX).map(|place| format!("more{place}")).collect();
+    let all = load(&[kept.clone(), more].concat(), None).unwrap();
+    assert_eq!(ids(&all)[..10], numbers, "objects of types that were in force are found again");
+    registry(&all).put_in_force();
+    drop(all);
+    let refused = load(&["one_more".to_owned()], None).unwrap_err();
+    assert!(refused.contains("has had 100 names of types"), "{refused}");
+    assert_eq!(ids(&load(&kept, None).unwrap()), numbers);
 }
