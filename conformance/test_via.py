@@ -597,7 +597,7 @@ def test_nodes_that_follow_other_tables_say_so(database, node):
             text = file.read()
         with open(server.rules, "w") as out:
             out.write(text + 'truncate = ["all"]\n')
-        server.signal(signal.SIGHUP)
+        server.reload()
     confirmed([first, second])
     fill(second, "page:47", "old")
     change(database, 47)
