@@ -752,6 +752,5 @@ def test_faults_one_after_the_other(kind, binary, number):
     try:
         fleet.run(20)
         assert not fleet.old, f"NODES_SEED={seed}: {fleet.old[:5]}; {fleet.report()}"
-        assert fleet.hits > 500 and fleet.misses > 100, fleet.report()
     finally:
         fleet.clean()
