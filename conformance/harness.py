@@ -232,6 +232,13 @@ class Server:
     def signal(self, number):
         self.process.send_signal(number)
 
+    def reload(self):
+        """Has it read its files again; they are in force when this returns."""
+        generation = lambda: int(self.stats("cattlegrid")["reload_generation"])
+        before = generation()
+        self.signal(signal.SIGHUP)
+        wait_until("the files are in force", lambda: generation() > before, 60)
+
     def stop(self, seconds=60):
         """SIGTERM, then SIGKILL after `seconds`; the exit status (negative: the signal)."""
         if self.running():

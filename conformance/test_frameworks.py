@@ -39,20 +39,33 @@ def most(framework, step, theirs):
     return 2 * theirs if "delete" in step else theirs
 
 
+TIME_LIMITS = ("gomemcache", "memjs")
+"""Frameworks whose clients wait for 100 and 500 ms: an error where the machine is busy."""
+
+
+def late(rules):
+    """Clients that the server did not keep waiting for the whole computation, because that, or they, had no processor for long: holds of 400
+    ms that have run out, and leases that have passed on. Each may compute, where another one has."""
+    names = ("hold_expired", "promoted_deadline", "promoted_gave_up", "promoted_close")
+    return sum(int(rules[f"total:{name}"]) for name in names)
+
+
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_computations(measured, capsys, name):
     theirs, ours, rules = measured(name)
     framework = FRAMEWORKS[name]
+    show(capsys, f"{name}: {late(rules)} clients late")
     for step in (step["name"] for step in steps(framework)):
         show(capsys, f"{name}, {step}: {framework_loads.row(theirs[step], ours[step])}")
     for step in (step["name"] for step in steps(framework)):
         computed = ours[step]["computed"]
-        assert computed <= most(framework, step, theirs[step]["computed"]), (step, computed, theirs[step]["computed"])
-        # Gomemcache's time limit of 100 ms is an error where the machine is busy.
-        errors = [error for error in ours[step]["errors"] if name != "gomemcache" or "wrong" in error]
+        most_computed = most(framework, step, theirs[step]["computed"]) + late(rules)
+        assert computed <= most_computed, (step, computed, theirs[step]["computed"], late(rules))
+        errors = [error for error in ours[step]["errors"] if name not in TIME_LIMITS or "wrong" in error]
         assert not errors, (step, errors[:3])
     if not framework.own_lock:
-        assert theirs["cold"]["computed"] >= 4 * ours["cold"]["computed"], "no herd, the load is no test"
+        alone = max(1, ours["cold"]["computed"] - late(rules))
+        assert theirs["cold"]["computed"] >= 4 * alone, "no herd, the load is no test"
     assert int(rules["total:leases"]) > 0, "no key is under the rule"
 
 

@@ -304,16 +304,8 @@ class Run:
         verb = chance.choice(("set", "ms", "noreply", "cas"))
         if verb == "cas":
             # Another writer may flush, and it may be evicted or marked stale meanwhile.
-            c.send(b"gets %s\r\n" % key.name if chance.random() < 0.1 else b"mg %s c k\r\n" % key.name)
-            line = c.line()
-            found = line.startswith((b"VALUE", b"HD"))
-            if line.startswith(b"VALUE"):
-                words = line.split()
-                c.exactly(int(words[3]) + 7)
-                cas = int(words[4])
-            elif found:
-                cas = int(line.split()[1][1:])
-            verb = "cas" if found else "set"
+            cas = self.cas_of(c, key, chance)
+            verb = "set" if cas is None else "cas"
         if verb == "ms":
             c.send(b"ms %s %d F%d T%d\r\n%s\r\n" % (key.name, key.size, version, exptime, value))
             line = c.line()
@@ -334,6 +326,25 @@ class Run:
             line = c.line()
             assert line == b"STORED", line
         key.stored = version
+
+    def cas_of(self, c, key, chance):
+        """The unique of its value; None: it has none."""
+        if chance.random() < 0.9:
+            c.send(b"mg %s c k\r\n" % key.name)
+            line = c.line()
+            return int(line.split()[1][1:]) if line.startswith(b"HD") else None
+        # Over a connection of its own, which reads a value and may be displaced for it, as those of readers.
+        try:
+            with self.way.raw(self.server) as reader:
+                reader.send(b"gets %s\r\n" % key.name)
+                words = reader.line().split()
+                if words[0] != b"VALUE":
+                    return None
+                reader.exactly(int(words[3]) + 7)
+                return int(words[4])
+        except (Closed, ssl.SSLError):
+            self.closed += 1
+            return None
 
     def rewrite(self, c, key, chance):
         pass
@@ -429,9 +440,13 @@ class Run:
             upload.close()
         if chance.random() < 0.5:
             # What was there before is there still.
-            with self.way.raw(self.server) as other:
-                floor = key.stored
-                value = other.get(key.name)
+            floor = key.stored
+            try:
+                with self.way.raw(self.server) as other:
+                    value = other.get(key.name)
+            except (Closed, ssl.SSLError):
+                self.closed += 1
+            else:
                 assert value is not None, f"{head} {fate}: the old value is gone"
                 key.check(value, None, floor)
 

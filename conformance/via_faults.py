@@ -109,6 +109,7 @@ PRODUCTS = {"postgres": Postgres, "mariadb": Mysql}
 
 class Fleet(nodes_faults.Fleet):
     logs = ("bumps", "shop")
+    enough = (100, 0)
     product = PRODUCTS[os.environ.get("VIA_DATABASE", "postgres")]
 
     def prepare(self):

@@ -329,6 +329,30 @@ fn one_huge_value_after_another_takes_its_room_from_all_shards() {
     assert!(c.engine.memory().used_bytes() <= 64 * MIB);
 }
 
+/// What one thread has freed, another one may take: none is told that there is no memory while there is something to evict.
+#[test]
+fn threads_that_take_memory_from_each_other_all_store() {
+    let engine = Client::for_workers(4, 24 * MIB, true).engine;
+    let value = vec![b'x'; 3 * MIB];
+    std::thread::scope(|scope| {
+        for number in 1..=4 {
+            let (engine, value) = (Arc::clone(&engine), &value);
+            scope.spawn(move || {
+                let mut client = Client::of(engine, number);
+                for n in 0..400 {
+                    let bytes = [3 * MIB, 70_000, 4_096, 300_000][n % 4];
+                    let key = format!("{number}:{}", n % 40);
+                    assert_eq!(
+                        client.set(&key, &value[..bytes]),
+                        b"STORED\r\n",
+                        "{n} of {number}: {bytes} bytes"
+                    );
+                }
+            });
+        }
+    });
+}
+
 #[test]
 fn without_evictions_a_full_server_says_so_and_forgets_the_old_value() {
     let mut c = Client::new(8 * MIB, false);

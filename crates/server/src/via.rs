@@ -104,7 +104,7 @@ pub(crate) async fn follow(node: &mut Own, mut wished: watch::Receiver<cattlegri
             let Some(Some(database)) = until_found(node, &mut wished, make).await else { return };
             tokio::select! {
                 () = database.at(now.standing).follow(node, wished.clone()) => return,
-                _ = lead.wait_for(|lead| !lead.is_own) => {}
+                () = lead_on(&mut lead, &view) => {}
                 () = resign(&feed, &view) => {}
             }
             continue;
@@ -116,6 +116,17 @@ pub(crate) async fn follow(node: &mut Own, mut wished: watch::Receiver<cattlegri
             _ = wished.wait_for(|wish| wish.stops) => return,
             () = tokio::time::sleep(LOOK) => {}
         }
+    }
+}
+
+/// Waits until this node leads no longer. Its name changes meanwhile, if it had to wait for its own.
+async fn lead_on(lead: &mut watch::Receiver<Lead>, view: &Mutex<View>) {
+    while lead.changed().await.is_ok() {
+        let now = lead.borrow_and_update().clone();
+        if !now.is_own {
+            return;
+        }
+        lock(view).leader = Some(now.leader.unwrap_or_default());
     }
 }
 

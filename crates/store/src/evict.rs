@@ -41,7 +41,7 @@ use crate::counters::LastEvicted;
 use crate::ghost::EvictedFrom;
 use crate::index::USES_MAX;
 use crate::item::{self, Item, Marks, NEVER};
-use crate::memory::PAGE_BYTES;
+use crate::memory::{GivenBack, PAGE_BYTES};
 use crate::offers::{Offer, Rank};
 use crate::outside::OutsideHead;
 use crate::segment::{Segment, SegmentQueue, SegmentState};
@@ -288,13 +288,13 @@ impl Store {
     /// Walks `bytes` or a little more, until the log has its spare segments, one was given back to the
     /// memory, or the share has no more than its most.
     fn walk_pieces(&mut self, bytes: usize, purpose: Purpose) {
-        let (mut left, before) = (bytes, self.memory.used_bytes());
+        let (mut left, given) = (bytes, GivenBack::new());
         let mut pause = self.pause_after(bytes);
         while let Some(walked) = self.walk_some(left, pause, purpose) {
             left = left.saturating_sub(walked.bytes);
             let is_enough = match purpose {
                 Purpose::Writers => self.is_well(),
-                Purpose::Memory(_) => self.memory.used_bytes() < before,
+                Purpose::Memory(_) => given.bytes() > 0,
                 Purpose::Share(share) => !self.is_over(share, 0),
             };
             // A tree that was evicted is taken apart before anything else is.
@@ -426,12 +426,12 @@ impl Store {
     /// Evicts until `bytes` have gone back to the memory, or nothing is left to evict. Returns how many did.
     /// Where nothing may be evicted it gives back what is dead.
     pub fn give_back(&mut self, bytes: usize, least: LeastShares) -> usize {
-        let before = self.memory.used_bytes();
-        self.give_buried_back(before, bytes);
+        let given = GivenBack::new();
+        self.give_buried_back(given, bytes);
         let mut rounds = self.rounds();
         // Unused items are looked for in twice as many segments as would be enough if no item stayed.
         let mut patience = 2 * bytes.div_ceil(self.config.segment_bytes) + 2;
-        while before.saturating_sub(self.memory.used_bytes()) < bytes && rounds > 0 {
+        while given.bytes() < bytes && rounds > 0 {
             if patience == 0 {
                 self.barren = self.most_barren();
             }
@@ -440,18 +440,16 @@ impl Store {
                 break;
             };
             if self.walk.is_none() && !walked.is_promotion {
-                self.give_buried_back(before, bytes);
+                self.give_buried_back(given, bytes);
                 (rounds, patience) = (rounds - 1, patience.saturating_sub(1));
             }
         }
-        before.saturating_sub(self.memory.used_bytes())
+        given.bytes()
     }
 
-    /// Takes buried trees apart until the memory's use is `bytes` below `before`, or nothing is buried.
-    pub(crate) fn give_buried_back(&mut self, before: usize, bytes: usize) {
-        while before.saturating_sub(self.memory.used_bytes()) < bytes
-            && self.graveyard.take_apart(bytes.div_ceil(PAGE_BYTES))
-        {}
+    /// Takes buried trees apart until `bytes` are given back, or nothing is buried.
+    pub(crate) fn give_buried_back(&mut self, given: GivenBack, bytes: usize) {
+        while given.bytes() < bytes && self.graveyard.take_apart(bytes.div_ceil(PAGE_BYTES)) {}
     }
 
     /// Segments and large values to empty and to evict, after which there is room if there can be any: each

@@ -22,12 +22,14 @@ use crate::policy::CommonNotes;
 use crate::shares::{ObjectNames, PinnedRoom, Share, ShareBounds, ShareSet, Shares};
 
 mod divided;
+mod given;
 mod page_set;
 mod runs;
 #[cfg(test)]
 mod tests;
 
 use divided::{DividedPages, Units};
+pub(crate) use given::GivenBack;
 pub(crate) use page_set::{Page, PageSet};
 pub use runs::Runs;
 
@@ -402,7 +404,7 @@ impl Memory {
         if !self.has_room(count) || u32::try_from(self.reserved_pages).is_err() {
             return false;
         }
-        self.used.fetch_add(count, Relaxed);
+        self.count_taken(count);
         let mut wanted = count;
         while wanted > 0 {
             // The limit counts pages, so that many are free somewhere.
@@ -432,7 +434,7 @@ impl Memory {
             pages.push(page);
         }
         self.hold_limit(&mut all);
-        self.used.fetch_add(count, Relaxed);
+        self.count_taken(count);
         true
     }
 
@@ -450,7 +452,7 @@ impl Memory {
         let is_whole = self.divided().give(units);
         if is_whole {
             self.lock().mark(units.page as usize, 1, true);
-            self.used.fetch_sub(1, Relaxed);
+            self.count_given(1);
         }
     }
 
@@ -465,13 +467,23 @@ impl Memory {
         purged * PAGE_BYTES
     }
 
+    fn count_taken(&self, pages: usize) {
+        self.used.fetch_add(pages, Relaxed);
+        given::note(-pages.cast_signed());
+    }
+
+    fn count_given(&self, pages: usize) {
+        self.used.fetch_sub(pages, Relaxed);
+        given::note(pages.cast_signed());
+    }
+
     fn has_room(&self, count: usize) -> bool {
         self.used.load(Relaxed) + count <= self.limit.load(Relaxed)
     }
 
     fn take(self: &Arc<Self>, pages: &mut Pages, at: usize, count: usize) -> Run {
         pages.mark(at, count, false);
-        self.used.fetch_add(count, Relaxed);
+        self.count_taken(count);
         Run { memory: Arc::clone(self), page: at, count }
     }
 
@@ -541,7 +553,7 @@ impl Run {
 impl Drop for Run {
     fn drop(&mut self) {
         self.memory.lock().mark(self.page, self.count, true);
-        self.memory.used.fetch_sub(self.count, Relaxed);
+        self.memory.count_given(self.count);
     }
 }
 

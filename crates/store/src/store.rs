@@ -22,7 +22,7 @@ use crate::holdings::Holdings;
 use crate::huge::HugeValue;
 use crate::index::{EntrySlot, Index};
 use crate::item::{self, Attributes, Item, Marks, NEVER, OUTSIDE_REF, ReadCheck, SLACK_MAX};
-use crate::memory::Memory;
+use crate::memory::{GivenBack, Memory};
 use crate::outside::{OutsideTable, OutsideValue};
 use crate::policy::QueueNotes;
 use crate::segment::{Log, SegmentQueue, Weight};
@@ -254,7 +254,7 @@ impl Store {
             if self.config.evictions {
                 self.give_back(wanted, LeastShares::Kept);
             } else {
-                self.give_buried_back(self.memory.used_bytes(), wanted);
+                self.give_buried_back(GivenBack::new(), wanted);
             }
             HugeValue::new(&self.memory, parts)
         })

@@ -12,8 +12,10 @@ import pytest
 from herd_support import Call, Server, until, unused
 
 from cattlegrid.client import AsyncCache, Compute
+from cattlegrid.client._errors import TimedOut
 from cattlegrid.client._streams import Stream
 from cattlegrid.client._tasks import LoopEvent
+from cattlegrid.client._wire import PROBE, Command
 
 
 def cache_of(server, **settings):
@@ -321,6 +323,66 @@ def test_connections_of_loops_whose_sockets_cannot_be_closed(is_child, is_closin
         else:
             with pytest.raises(socket.timeout):
                 peer.recv(1)
+
+
+class SteppedLoop:
+    """A loop whose clock is stepped, and whose timers are run by hand."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.timers = []
+        self.create_future = asyncio.new_event_loop().create_future
+
+    def time(self):
+        return self.now
+
+    def call_at(self, when, function, *arguments):
+        self.timers.append((when, function, arguments))
+        return self
+
+    def call_later(self, delay, function, *arguments):
+        return self.call_at(self.now + delay, function, *arguments)
+
+    def cancel(self):
+        self.timers.clear()
+
+    def run_timer(self):
+        _, function, arguments = self.timers.pop()
+        function(*arguments)
+
+
+class SlowTransport:
+    """It takes five seconds to write."""
+
+    def __init__(self, loop):
+        self._loop = loop
+
+    def get_extra_info(self, name):
+        return None
+
+    def write(self, data):
+        self._loop.now += 5
+
+    def abort(self):
+        pass
+
+
+@pytest.mark.parametrize("has_come", [True, False])
+def test_the_time_of_a_reply_is_the_servers_alone(has_come):
+    """It begins when the commands are written, and what has come is read before it is over, whatever else the loop had to do."""
+    loop = SteppedLoop()
+    stream = Stream("server", 1.0, True, loop)
+    stream.connection_made(SlowTransport(loop))
+    group = stream.send([Command(PROBE, b"")])
+    assert [when for when, _, _ in loop.timers] == [6.0]
+    loop.now = 60.0
+    loop.run_timer()
+    assert not group.future.done() and [when for when, _, _ in loop.timers] == [60.0]
+    if has_come:
+        stream.data_received(b"MN\r\n")
+    loop.run_timer()
+    reply = group.future.result()[0]
+    assert reply.kind == "MN" if has_come else isinstance(reply, TimedOut)
 
 
 def test_a_fork_in_a_loop(server):

@@ -18,21 +18,14 @@ use crate::sync::Ordering;
 /// Where room is made for what a shard could not take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RoomSource {
-    /// In other shards, once: the shard has evicted what it could.
+    /// In other shards: the shard has evicted what it could.
     Others,
-    /// Wherever items are coldest, the shard included, which has evicted nothing; and more with each of
-    /// several attempts: other threads may take what was freed.
+    /// Wherever items are coldest, the shard included, which has evicted nothing.
     Anywhere,
 }
 
-impl RoomSource {
-    fn attempts(self) -> usize {
-        match self {
-            Self::Others => 2,
-            Self::Anywhere => 4,
-        }
-    }
-}
+/// Attempts to find room, each of which makes more than the one before: other threads may take what was freed.
+const ATTEMPTS: usize = 4;
 
 impl Engine {
     /// Whether a value of `len` bytes is kept in the log, and not in its own pages.
@@ -106,7 +99,7 @@ impl Engine {
         lock: &mut ShardLock<'_>,
         mut run: impl FnMut(&mut ShardLock<'_>, bool) -> Result<T, usize>,
     ) -> Result<T, usize> {
-        let last = place.attempts() - 1;
+        let last = ATTEMPTS - 1;
         for attempt in 1..last {
             self.make_room(place, bytes * attempt, hash, lock);
             match run(lock, false) {
@@ -135,12 +128,11 @@ impl Engine {
 
     /// Calls `take`, which takes `bytes` bytes of pages, until there are as many. None: they cannot be had.
     fn with_free_pages<T>(&self, bytes: usize, mut take: impl FnMut() -> Option<T>) -> Option<T> {
-        // Other threads may take what was freed: try several times, for more than is needed.
-        for _ in 0..4 {
+        for attempt in 1..=ATTEMPTS {
             if let Some(taken) = take() {
                 return Some(taken);
             }
-            let missing = self.memory.lacking_bytes(bytes + PAGE_BYTES).max(PAGE_BYTES);
+            let missing = self.memory.lacking_bytes(bytes * attempt + PAGE_BYTES).max(PAGE_BYTES);
             if self.free(missing, None) == 0 {
                 break;
             }

@@ -15,6 +15,7 @@
 //! # Invariants
 //! * The thread waits in one place, `epoll_wait`, and at most until the earliest timer.
 //! * Time is read once for each turn, after the wait.
+//! * What came before a timer ran out is handled before the timer, however late this thread is.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -94,6 +95,13 @@ impl Driver {
             for message in messages.drain(..) {
                 self.on_message(message);
             }
+            if self.next_timer().is_some_and(|at| at <= self.base.now()) {
+                // A stop of this process ends the wait without an event, and this thread may have had no processor since: what
+                // came meanwhile is handled before the timers that ran out meanwhile.
+                events.clear();
+                self.base.wait(&mut events, Some(Duration::ZERO));
+                self.on_events(&events);
+            }
             self.turn();
             if self.has_ended() {
                 break;
@@ -107,15 +115,7 @@ impl Driver {
                 self.base.wait(&mut events, Some(Duration::ZERO));
             }
             self.base.read_clock();
-            // Control sockets first: a template's end is then known before its workers' ends.
-            for templates in [true, false] {
-                for event in &events {
-                    let (source, key) = source_of(event);
-                    if (source == EventSource::Control as u64) == templates {
-                        self.on_ready(source, key, event.flags);
-                    }
-                }
-            }
+            self.on_events(&events);
         }
         self.finish();
     }
@@ -172,6 +172,18 @@ impl Driver {
             InboxMessage::Kill(answer) => {
                 self.ending.wait(answer);
                 self.kill_everything();
+            }
+        }
+    }
+
+    fn on_events(&mut self, events: &[epoll::Event]) {
+        // Control sockets first: a template's end is then known before its workers' ends.
+        for templates in [true, false] {
+            for event in events {
+                let (source, key) = source_of(event);
+                if (source == EventSource::Control as u64) == templates {
+                    self.on_ready(source, key, event.flags);
+                }
             }
         }
     }

@@ -1,7 +1,6 @@
 //! Single pages in the order of their numbers.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use crate::memory::{Memory, PAGE_BYTES};
 
@@ -52,7 +51,7 @@ impl PageSet {
             let rest = self.pages.len().saturating_sub(Self::BATCH).max(len);
             let count = self.pages.len() - rest;
             self.memory.lock().put_back(self.pages.drain(rest..));
-            self.memory.used.fetch_sub(count, Relaxed);
+            self.memory.count_given(count);
         }
         if self.pages.capacity() / 4 > self.pages.len() {
             self.pages.shrink_to(self.pages.len() * 2);

@@ -7,7 +7,6 @@
 //! * `before` of each run is the number of pages of the runs before it.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use super::divided::{UNIT_BYTES, Units};
 use super::{Memory, PAGE_BYTES};
@@ -106,7 +105,7 @@ impl Runs {
             }
         }
         drop(pages);
-        self.memory.used.fetch_sub(surplus, Relaxed);
+        self.memory.count_given(surplus);
         self.rest.retain(|span| (span.before as usize) < wanted);
         self.pages = wanted;
     }

@@ -45,9 +45,11 @@ ASK_AGAIN = 0.1
 class Group:
     """Commands that were sent together, and their replies as they come."""
 
-    __slots__ = ("_left", "detached", "future", "has_begun", "replies")
+    __slots__ = ("_left", "deadline", "detached", "future", "has_begun", "replies")
 
     def __init__(self, count: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.deadline = 0.0
+        """When the first bytes must have come."""
         self.replies: List[Any] = [None] * count
         self._left = count
         self.future: asyncio.Future[List[Any]] = loop.create_future()
@@ -78,7 +80,6 @@ class _Slot(NamedTuple):
     opaque: int
     group: Group
     at: int
-    deadline: float
 
 
 class Stream(asyncio.Protocol):
@@ -124,7 +125,7 @@ class Stream(asyncio.Protocol):
         parser.feed(data)
         try:
             while slots:
-                command, opaque, group, at, _ = slots[0]
+                command, opaque, group, at = slots[0]
                 reply = parser.next(command)
                 if reply is None:
                     return
@@ -156,34 +157,39 @@ class Stream(asyncio.Protocol):
         first = self._opaque
         self._opaque = (first + len(commands)) & 0x3FFF_FFFF
         out = [encode(command, self.meta, first + at) for at, command in enumerate(commands)]
-        # Making the commands took time of this process, not of the server.
-        deadline = self.loop.time() + self.timeout + wait
         for at, command in enumerate(commands):
-            self._slots.append(_Slot(command, first + at, group, at, deadline))
+            self._slots.append(_Slot(command, first + at, group, at))
         self._transport.write(out[0] if len(out) == 1 else b"".join(out))
-        if self._timer is None:
-            self._timer = self.loop.call_at(deadline, self._check_time)
+        self._limit(group, self.timeout + wait)
         return group
 
     def send_raw(self, data: bytes, command: Command) -> Group:
         """Sends other bytes, whose reply is that of this command."""
         group = Group(1, self.loop)
-        self._slots.append(_Slot(command, -2, group, 0, self.loop.time() + self.timeout))
+        self._slots.append(_Slot(command, -2, group, 0))
         self._transport.write(data)
-        if self._timer is None:
-            self._timer = self.loop.call_at(self.loop.time() + self.timeout, self._check_time)
+        self._limit(group, self.timeout)
         return group
 
-    def _check_time(self) -> None:
+    def _limit(self, group: Group, seconds: float) -> None:
+        """Its time begins now: making and writing the commands took time of this process, not of the server."""
+        group.deadline = self.loop.time() + seconds
+        if self._timer is None:
+            self._timer = self.loop.call_at(group.deadline, self._check_time)
+
+    def _check_time(self, has_looked: bool = False) -> None:
         self._timer = None
         if not self._slots or not self.is_open:
             return
         # Of many replies, or a long one, each byte is a sign of life.
-        deadline = max(self._slots[0].deadline, self._heard + self.timeout)
-        if self.loop.time() >= deadline - 0.0005:
-            self.close(TimedOut(self.server, self.timeout))
-        else:
+        deadline = max(self._slots[0].group.deadline, self._heard + self.timeout)
+        if self.loop.time() < deadline - 0.0005:
             self._timer = self.loop.call_at(deadline, self._check_time)
+        elif not has_looked:
+            # The loop may have had other work, or no processor, and some loops run timers before they read what has come.
+            self._timer = self.loop.call_later(0, self._check_time, True)
+        else:
+            self.close(TimedOut(self.server, self.timeout))
 
     def close(self, error: Optional[CacheError] = None) -> None:
         """Closes it; what is under way fails."""
