@@ -25,7 +25,7 @@ use crate::load;
 use crate::problem::{Problem, Severity};
 use crate::raw_call::{self, WatchedVm};
 use crate::scripts::Scripts;
-use crate::source::{Source, Sources};
+use crate::source::{SourceFile, Sources};
 use crate::vm;
 use store::Store;
 
@@ -102,7 +102,7 @@ struct TestState {
 
 /// A file of tests.
 struct TestFile<'f> {
-    source: &'f Source,
+    source: &'f SourceFile,
     registry: &'f Arc<Registry>,
     /// As it is named in errors.
     name: String,
@@ -112,7 +112,7 @@ struct TestFile<'f> {
 }
 
 impl<'f> TestFile<'f> {
-    fn open(scripts: &Scripts, source: &'f Source, registry: &'f Arc<Registry>) -> Result<Self, Problem> {
+    fn open(scripts: &Scripts, source: &'f SourceFile, registry: &'f Arc<Registry>) -> Result<Self, Problem> {
         let chunk = load::compile(source)?;
         let wrong = |error: mlua::Error| problem(&source.path, None, text_of(&error));
         let shared = TestState { store: store(registry, source)?, checks: 0, failed: None };
@@ -204,6 +204,6 @@ impl<'f> TestFile<'f> {
     }
 }
 
-fn store(registry: &Arc<Registry>, source: &Source) -> Result<Store, Problem> {
+fn store(registry: &Arc<Registry>, source: &SourceFile) -> Result<Store, Problem> {
     Store::new(Arc::clone(registry)).map_err(|text| problem(&source.path, None, text))
 }

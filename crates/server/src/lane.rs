@@ -37,7 +37,7 @@ use crate::samplers::Samplers;
 use crate::shared::Shared;
 use crate::turn::{Turn, output_bytes};
 use crate::turns::{BATCH, Turns};
-use crate::watch::{Record, Topics, What};
+use crate::watch::{Record, RecordContent, Topics};
 use by_ring::{make_ring, send_by_ring};
 use leave::Draining;
 
@@ -659,7 +659,7 @@ impl<'a> Lane<'a> {
         }
         let unix = matches!(info.listener.address, crate::listen::Address::Unix(_));
         let (peer, closed) = (info.peer().to_string().into(), closed.map(Reason::name));
-        let what = What::Connection { peer, unix, closed };
+        let what = RecordContent::Connection { peer, unix, closed };
         let record = Record { time: crate::time::unix_now(), fd: info.fd.as_raw_fd(), what };
         self.shared.record(self.number, record);
     }

@@ -1,30 +1,31 @@
-//! What a lane samples: how long requests take ([`crate::latency`]), and which keys are asked for ([`crate::hot`]).
+//! The samples of a lane: the time of requests ([`crate::latency`]), and requested keys ([`crate::hot`]).
 
 use crate::hot::TurnSampler;
 use crate::latency::{Family, Sampler};
 use crate::shared::build::random_seed;
 
-/// Of a lane.
+/// The samplers of a lane.
 pub(crate) struct Samplers {
     latency: Sampler,
-    /// None without pages that show hot keys.
+    /// None where no page shows hot keys.
     hot: Option<TurnSampler>,
 }
 
 impl Samplers {
-    /// `hot`: hot keys are sampled as well.
+    /// The samplers of a lane; `hot`: hot keys are sampled as well.
     pub(crate) fn new(hot: bool) -> Self {
         Self { latency: Sampler::default(), hot: hot.then(|| TurnSampler::new(random_seed())) }
     }
 
-    /// For how many turns the next one stands among hot keys; 0: it is not sampled.
+    /// The number of turns that the next turn stands for among hot keys; 0: it is not sampled.
     #[inline]
     pub(crate) fn next_turn(&mut self) -> u32 {
         self.hot.as_mut().map_or(0, TurnSampler::next)
     }
 
-    /// A turn has executed `requests`, the last of this family: the samples of how long they take that it is. None if it is none, or if
-    /// its connection is `held`. `stands_for`: what [`Samplers::next_turn`] has said.
+    /// Notes that a turn has executed `requests`, the last of them in this family. Returns the sampler if one
+    /// of them is a sample of latency; None if none is, or if the connection is `held`. `stands_for`: the
+    /// result of [`Samplers::next_turn`].
     #[inline]
     pub(crate) fn after(
         &mut self,

@@ -29,7 +29,7 @@ use crate::time::Clock;
 use crate::tls::TlsAcceptor;
 use crate::unsent::{UnsentOutput, pinned_cap};
 use crate::uploads::Uploads;
-use crate::watch::{self, Record, Watcher, Watchers, What};
+use crate::watch::{self, Record, RecordContent, Watcher, Watchers};
 
 pub(crate) mod build;
 
@@ -160,7 +160,7 @@ impl Shared {
                 self.detail.count(&event);
             }
             if self.watchers.wanted().has(watch::topic(&event.kind)) {
-                self.record(lane, Record { time, fd, what: What::Event(event) });
+                self.record(lane, Record { time, fd, what: RecordContent::Event(event) });
             }
         }
     }

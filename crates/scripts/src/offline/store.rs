@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cattlegrid_objects::{
-    After, Arguments, Change, Done, Moved, Name, Named, OBJECT_KEY_MAX, Object, ObjectState, Outcome,
-    Registry, Script, ScriptCall, ScriptOutcome, View, World, copy_plain,
+    Arguments, CallName, CallResult, FollowUp, HostedMethod, OBJECT_KEY_MAX, Object, ObjectMoved,
+    ObjectOutcome, ObjectState, Registry, ScriptCall, ScriptOutcome, ScriptWorld, StateChange, StateView,
+    VirtualKey, copy_plain,
 };
 use cattlegrid_store::{Memory, Tree};
 
@@ -45,10 +46,10 @@ enum Content {
 }
 
 impl TestObject {
-    fn view(&self) -> View<'_> {
+    fn view(&self) -> StateView<'_> {
         match &self.state {
-            Content::Bytes(bytes) => View::Bytes(bytes),
-            Content::Tree(tree) => View::Tree(tree),
+            Content::Bytes(bytes) => StateView::Bytes(bytes),
+            Content::Tree(tree) => StateView::Tree(tree),
         }
     }
 }
@@ -120,13 +121,13 @@ impl Store {
         if let Err(text) = check_key(name) {
             return Answer::Wrong(text);
         }
-        let Some(Named::Call(named)) = registry.named(name) else {
+        let Some(VirtualKey::Call(named)) = registry.named(name) else {
             return Answer::Wrong(format!("no call: {}", String::from_utf8_lossy(name)));
         };
         self.call_named(&registry, &named)
     }
 
-    fn call_named(&mut self, registry: &Registry, named: &Name<'_>) -> Answer {
+    fn call_named(&mut self, registry: &Registry, named: &CallName<'_>) -> Answer {
         let mut buffer = Vec::new();
         match registry.split(named, &mut buffer) {
             Ok((key, arguments)) => self.call_method(registry, named, key, &arguments),
@@ -156,7 +157,7 @@ impl Store {
         let Some(method) = registry.method_of(type_id, method.as_bytes()) else {
             return Answer::Error(format!("CLIENT_ERROR {type_name} has no method {method}"));
         };
-        let named = Name { type_id, method, rest: None };
+        let named = CallName { type_id, method, rest: None };
         let arguments = Arguments::of(arguments.iter().map(Vec::as_slice));
         self.call_method(&registry, &named, key, &arguments)
     }
@@ -164,7 +165,7 @@ impl Store {
     fn call_method(
         &mut self,
         registry: &Registry,
-        named: &Name<'_>,
+        named: &CallName<'_>,
         key: &[u8],
         arguments: &Arguments<'_>,
     ) -> Answer {
@@ -180,8 +181,8 @@ impl Store {
     fn call_host(
         &mut self,
         registry: &Registry,
-        script: &Script<'_>,
-        named: &Name<'_>,
+        script: &HostedMethod<'_>,
+        named: &CallName<'_>,
         key: &[u8],
         arguments: &Arguments<'_>,
     ) -> Answer {
@@ -246,7 +247,7 @@ impl Store {
     fn call_shipped(
         &mut self,
         registry: &Registry,
-        named: &Name<'_>,
+        named: &CallName<'_>,
         key: &[u8],
         arguments: &Arguments<'_>,
     ) -> Answer {
@@ -258,17 +259,17 @@ impl Store {
             (done, std::mem::take(&mut out))
         });
         match changed {
-            Err(line) | Ok((Outcome::Error(line), _)) => Answer::Error(line),
-            Ok((Outcome::Value { .. }, out)) => Answer::Value(out),
-            Ok((Outcome::Miss, _)) => Answer::Miss,
-            Ok((Outcome::NoRoom(_), _)) => {
+            Err(line) | Ok((ObjectOutcome::Error(line), _)) => Answer::Error(line),
+            Ok((ObjectOutcome::Value { .. }, out)) => Answer::Value(out),
+            Ok((ObjectOutcome::Miss, _)) => Answer::Miss,
+            Ok((ObjectOutcome::NoRoom(_), _)) => {
                 Answer::Error("SERVER_ERROR out of memory storing object".to_owned())
             }
-            Ok((Outcome::List { mut listing, .. }, _)) => {
+            Ok((ObjectOutcome::List { mut listing, .. }, _)) => {
                 let keys: Vec<ObjectKey> = listing.keys().map(|key| (named.type_id, key.to_vec())).collect();
                 let result_max = registry.settings().result_max;
                 while let Some(place) = listing.wants() {
-                    let view = self.objects.get(&keys[place]).map_or(View::Absent, TestObject::view);
+                    let view = self.objects.get(&keys[place]).map_or(StateView::Absent, TestObject::view);
                     listing.read(place, view, LISTING_BYTES, result_max);
                 }
                 match listing.finish() {
@@ -286,8 +287,8 @@ impl Store {
         &mut self,
         key: &ObjectKey,
         begins_anew: bool,
-        run: impl FnOnce(Object<'_>) -> (Done, Vec<u8>),
-    ) -> Result<(Outcome, Vec<u8>), String> {
+        run: impl FnOnce(Object<'_>) -> (CallResult, Vec<u8>),
+    ) -> Result<(ObjectOutcome, Vec<u8>), String> {
         let old = self.objects.remove(key);
         let (mut kept, replaced) = if begins_anew { (None, old) } else { (old, None) };
         let is_new = kept.is_none();
@@ -306,10 +307,10 @@ impl Store {
         let ends = done.expires_ms.unwrap_or(before);
         let tags = kept.as_mut().map(|kept| std::mem::take(&mut kept.tags)).unwrap_or_default();
         let state = match done.change {
-            Change::None | Change::Tree => kept.map(|kept| kept.state),
-            Change::Bytes => Some(Content::Bytes(new)),
-            Change::NewTree(tree) => Some(Content::Tree(tree)),
-            Change::Dropped => None,
+            StateChange::None | StateChange::Tree => kept.map(|kept| kept.state),
+            StateChange::Bytes => Some(Content::Bytes(new)),
+            StateChange::NewTree(tree) => Some(Content::Tree(tree)),
+            StateChange::Dropped => None,
         };
         if let (None, Some(replaced)) = (&state, replaced) {
             // It has failed.
@@ -319,7 +320,7 @@ impl Store {
             self.objects.insert(key.clone(), TestObject { state, expires_ms: ends, tags });
         }
         match done.outcome {
-            Outcome::Error(line) => Err(line),
+            ObjectOutcome::Error(line) => Err(line),
             outcome => Ok((outcome, out)),
         }
     }
@@ -335,19 +336,19 @@ impl Store {
         }
     }
 
-    fn follow(&mut self, after: After) {
+    fn follow(&mut self, after: FollowUp) {
         match after {
-            After::Set { key, value, ttl_s } => self.set_plain(&key, &value, ttl_s),
-            After::Invalidate(tag) => self.objects.retain(|_, kept| !kept.tags.contains(&tag)),
-            After::Load(key) => self.loads.push(key),
-            After::Event { name, json } => self.events.push((name, json)),
-            After::Log(line) => self.log.push(line),
+            FollowUp::Set { key, value, ttl_s } => self.set_plain(&key, &value, ttl_s),
+            FollowUp::Invalidate(tag) => self.objects.retain(|_, kept| !kept.tags.contains(&tag)),
+            FollowUp::Load(key) => self.loads.push(key),
+            FollowUp::Event { name, json } => self.events.push((name, json)),
+            FollowUp::Log(line) => self.log.push(line),
         }
     }
 }
 
 /// Whether the method makes the object, also in the place of an old one.
-fn is_new(registry: &Registry, named: &Name<'_>) -> bool {
+fn is_new(registry: &Registry, named: &CallName<'_>) -> bool {
     registry.names(named.method).1 == "new"
 }
 
@@ -373,14 +374,14 @@ struct TestWorld<'s> {
     begins_anew: bool,
 }
 
-impl World for TestWorld<'_> {
-    fn read(&mut self, object: usize, read: &mut dyn FnMut(View<'_>)) -> Result<(), Moved> {
+impl ScriptWorld for TestWorld<'_> {
+    fn read(&mut self, object: usize, read: &mut dyn FnMut(StateView<'_>)) -> Result<(), ObjectMoved> {
         if object == 0 && self.begins_anew {
-            read(View::Absent);
+            read(StateView::Absent);
             return Ok(());
         }
         let kept = self.keys.get(object).and_then(|key| self.store.objects.get(key));
-        read(kept.map_or(View::Absent, TestObject::view));
+        read(kept.map_or(StateView::Absent, TestObject::view));
         Ok(())
     }
 
@@ -389,9 +390,9 @@ impl World for TestWorld<'_> {
         Some(0)
     }
 
-    fn check(&self, after: &After) -> Result<(), String> {
+    fn check(&self, after: &FollowUp) -> Result<(), String> {
         match after {
-            After::Set { key, .. } | After::Load(key) => self.store.check_plain(key),
+            FollowUp::Set { key, .. } | FollowUp::Load(key) => self.store.check_plain(key),
             _ => Ok(()),
         }
     }

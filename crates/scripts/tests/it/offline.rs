@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cattlegrid_objects::Settings;
-use cattlegrid_scripts::{Limits, Problem, Scripts, Source, Sources, TestResult, run_tests};
+use cattlegrid_scripts::{Limits, Problem, Scripts, SourceFile, Sources, TestResult, run_tests};
 
 /// A quota by the hour.
 const QUOTA: &str = r#"
@@ -55,8 +55,8 @@ Quota.read = { left = function(self) return self.limit - self.used end }
 return Quota
 "#;
 
-fn source(name: &str, path: &str, text: &str) -> Source {
-    Source { name: name.to_owned(), path: path.into(), text: text.to_owned() }
+fn source(name: &str, path: &str, text: &str) -> SourceFile {
+    SourceFile { name: name.to_owned(), path: path.into(), text: text.to_owned() }
 }
 
 /// Runs one file of tests, `quota.test.luau`.
