@@ -50,7 +50,8 @@ const VALUES: &[(&str, &str)] = &[
 ];
 
 /// Parses `ADDR [OPTION]...`, in any order.
-/// || # Errors
+///
+/// # Errors
 /// The mistake, with the option.
 pub(crate) fn parse_advise(words: &[String]) -> Result<Command, UsageError> {
     let (mut address, mut seconds, mut shadow) = (None, 60, None);

@@ -3,7 +3,7 @@
 use crate::error::UsageError;
 use crate::option_row::{OptionName, OptionRow};
 use crate::options::rows;
-use crate::problems::meant;
+use crate::problems::most_similar;
 use crate::settings::Settings;
 use crate::table::Class;
 use crate::value::{ValueKind, ValueSyntax};
@@ -18,7 +18,8 @@ pub(crate) enum InfoOption {
 }
 
 /// Applies the option of a row; `shown`: the option as the user typed it.
-/// || # Errors
+///
+/// # Errors
 /// The value is missing or wrong, or the option is refused.
 pub(crate) fn apply(
     row: &OptionRow,
@@ -88,7 +89,7 @@ fn extended_names() -> impl Iterator<Item = &'static str> {
 
 /// The error of an unknown option. `known`: the names that exist; `prefix`: the characters before a name.
 pub(crate) fn unknown(prefix: &str, name: &str, known: impl Iterator<Item = &'static str>) -> UsageError {
-    let help = match meant(name, known) {
+    let help = match most_similar(name, known) {
         Some(meant) => format!("did you mean {prefix}{meant}?"),
         None => "--help-all lists all".to_owned(),
     };

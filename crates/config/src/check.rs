@@ -20,7 +20,8 @@ use crate::users::USER;
 
 /// Checks the file at `path`. The result is the file with all defaults, as a rule file; with `key`, a
 /// description of what applies to that key. `types` loads users' own types.
-/// || # Errors
+///
+/// # Errors
 /// The mistakes in the file, or the server's objections to the settings if it were started with this file
 /// alone.
 pub fn check(path: &Path, key: Option<&str>, types: &'static dyn TypeLoader) -> Result<String, ConfigError> {
@@ -28,7 +29,8 @@ pub fn check(path: &Path, key: Option<&str>, types: &'static dyn TypeLoader) -> 
 }
 
 /// Explains a file that was read, as [`check`] does.
-/// || # Errors
+///
+/// # Errors
 /// The server's objections to the settings if it were started with only the file.
 pub fn explain(file: &RuleFile, key: Option<&str>) -> Result<String, ConfigError> {
     let settings = file.settings().map_err(|error| ConfigError::one(&file.path, error))?;

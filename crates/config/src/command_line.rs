@@ -22,7 +22,7 @@ use crate::option_row::{OptionName, OptionRow};
 use crate::options::rows;
 use crate::options_file::OptionsFile;
 use crate::own_types::{NoScripts, TypeLoader};
-use crate::problems::{meant, nearest};
+use crate::problems::{most_similar, nearest};
 use crate::rule_file::RuleFile;
 use crate::settings::Settings;
 use crate::top_command::{TopCommand, parse_top};
@@ -102,9 +102,11 @@ impl From<InfoOption> for Command {
 }
 
 /// Parses the arguments after the program's name.
-/// || Without a subcommand, or if the first argument begins with `-`, this is `serve`. Users' own types are
+///
+/// Without a subcommand, or if the first argument begins with `-`, this is `serve`. Users' own types are
 /// not supported: see [`parse_args_with`].
-/// || # Errors
+///
+/// # Errors
 /// The mistake, with the option.
 pub fn parse_args<I>(args: I) -> Result<Command, UsageError>
 where
@@ -115,7 +117,8 @@ where
 }
 
 /// Parses the arguments like [`parse_args`]; `types` loads users' own types.
-/// || # Errors
+///
+/// # Errors
 /// The mistake, with the option.
 pub fn parse_args_with<I>(args: I, types: &'static dyn TypeLoader) -> Result<Command, UsageError>
 where
@@ -249,7 +252,7 @@ fn parse_check(words: &[String]) -> Result<Command, UsageError> {
             word if word.starts_with("--server=") => server = Some(word["--server=".len()..].to_owned()),
             word if word.starts_with("--try=") => tried = Some(word["--try=".len()..].to_owned()),
             word if word.starts_with('-') => {
-                let near = match meant(word, ["--key", "--try", "--server", "--connect"].into_iter()) {
+                let near = match most_similar(word, ["--key", "--try", "--server", "--connect"].into_iter()) {
                     Some("--server") => "did you mean --server <host:port>?".to_owned(),
                     Some("--connect") => "did you mean --connect?".to_owned(),
                     Some(meant) => format!("did you mean {meant} <key>?"),
@@ -327,7 +330,7 @@ pub(crate) fn settings_of(
 /// Adds the options of the file, then those of the command line.
 fn add_options(options: &OptionsFile, words: &[String], settings: &mut Settings) -> Result<(), UsageError> {
     settings.notices.extend_from_slice(&options.notices);
-    let stop = over(settings, |settings| parse_options(&options.words, settings))
+    let stop = over_weaker(settings, |settings| parse_options(&options.words, settings))
         .map_err(|(index, error)| options.error(index, &error))?;
     if stop.is_some() {
         return Err(options.refuse("--help, --version or --license"));
@@ -338,7 +341,7 @@ fn add_options(options: &OptionsFile, words: &[String], settings: &mut Settings)
     // A service that reads such a file keeps the server in the foreground; only the command line sends it to
     // the background.
     settings.daemon = false;
-    over(settings, |settings| parse_options(words, settings)).map_err(|(_, error)| error)?;
+    over_weaker(settings, |settings| parse_options(words, settings)).map_err(|(_, error)| error)?;
     if settings.listen.is_empty() && settings.unix_socket.is_none() {
         settings.notices.extend(options.no_address());
     }
@@ -346,7 +349,7 @@ fn add_options(options: &OptionsFile, words: &[String], settings: &mut Settings)
 }
 
 /// Reads options over weaker ones: an option that adds to a list begins a new list.
-fn over<T>(settings: &mut Settings, read: impl FnOnce(&mut Settings) -> T) -> T {
+fn over_weaker<T>(settings: &mut Settings, read: impl FnOnce(&mut Settings) -> T) -> T {
     let listen = std::mem::take(&mut settings.listen);
     let verbosity = std::mem::take(&mut settings.verbosity);
     let result = read(settings);

@@ -5,7 +5,8 @@ use std::path::Path;
 
 /// A mistake in a command line: one line with the option, the mistake, and the fix. For a rule file, a line
 /// for each mistake.
-/// || The process exits with status 2.
+///
+/// The process exits with status 2.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct UsageError(String);
@@ -18,7 +19,8 @@ impl UsageError {
 }
 
 /// Why a rule file cannot be used: a line for each mistake, with its place and the correct form.
-/// || The process exits with status 2.
+///
+/// The process exits with status 2.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", lines.join("\n"))]
 pub struct ConfigError {
@@ -41,7 +43,7 @@ impl ConfigError {
     }
 
     /// Returns these lines as an error, if there are any.
-    pub(crate) fn unless_none(lines: Vec<String>) -> Result<(), Self> {
+    pub(crate) fn if_any(lines: Vec<String>) -> Result<(), Self> {
         if lines.is_empty() { Ok(()) } else { Err(Self { lines }) }
     }
 

@@ -12,7 +12,8 @@ use rustix::fs::OFlags;
 
 /// Opens a file that an option names. It must be a regular file: a pipe without a writer would block the
 /// thread that opens it, and with it the server, for ever.
-/// || # Errors
+///
+/// # Errors
 /// The system's, and `InvalidInput` if the file is not a regular file.
 pub fn open_file(path: &Path) -> io::Result<File> {
     // Without O_NONBLOCK, opening a pipe waits; without O_NOCTTY, a terminal could become the process's
@@ -26,7 +27,8 @@ pub fn open_file(path: &Path) -> io::Result<File> {
 }
 
 /// The contents of a file, opened with [`open_file`].
-/// || # Errors
+///
+/// # Errors
 /// Those of [`open_file`], and of reading.
 pub fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();

@@ -59,7 +59,8 @@ impl FileOption {
     }
 
     /// Applies the option; `text`: its value as on the command line, None for a switch.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The text begins with the option's name.
     pub(crate) fn apply(self, text: Option<&str>, settings: &mut Settings) -> Result<(), UsageError> {
         let name = self.name();

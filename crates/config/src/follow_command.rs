@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::command_line::Command;
 use crate::error::UsageError;
 use crate::help::HelpTopic;
-use crate::problems::meant;
+use crate::problems::most_similar;
 
 /// The options of `cattlegrid follow`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,7 +92,8 @@ impl MemcachedServer {
     }
 
     /// Parses `host`, `host:port`, `host:port:weight`, `[v6]:port:weight`, `/path`, `unix:/path`.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The mistake in the text.
     fn parse(text: &str) -> Result<Self, String> {
         let unix = text.strip_prefix("unix:").or(text.starts_with('/').then_some(text));
@@ -239,7 +240,7 @@ fn parse_servers(list: &str) -> Result<Vec<MemcachedServer>, UsageError> {
 }
 
 fn unknown(word: &str) -> UsageError {
-    let near = match meant(word, OPTIONS.iter().map(|(name, _)| *name)) {
+    let near = match most_similar(word, OPTIONS.iter().map(|(name, _)| *name)) {
         Some(name) => format!("did you mean {name}?"),
         None => "there are --to, --log, --distribution, --prefix and --on-gap".to_owned(),
     };

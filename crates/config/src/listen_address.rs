@@ -54,7 +54,8 @@ pub struct ListenAddress {
 
 impl ListenAddress {
     /// The default entry, `127.0.0.1`.
-    /// || memcached's default is every address; but an open cache on a public address is an attack amplifier.
+    ///
+    /// memcached's default is every address; but an open cache on a public address is an attack amplifier.
     pub fn loopback() -> Self {
         Self { host: Host::Named("127.0.0.1".to_owned()), port: None, tls: true, peer: None, protocol: None }
     }
@@ -69,7 +70,8 @@ impl ListenAddress {
 
     /// Parses `host`, `host:port`, `[v6]`, `[v6]:port` or a bare IPv6 address, with or without a prefix such
     /// as `notls:`.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The mistake in the text.
     pub(super) fn parse(entry: &str) -> Result<Self, String> {
         let mut text = entry;

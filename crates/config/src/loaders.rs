@@ -83,13 +83,13 @@ impl LoaderTable<'_> {
         }
         match directory(path, dir.as_ref()) {
             Ok(dir) => settings.dir = dir,
-            Err(problem) => self.say(problems, "dir", dir.as_ref(), &problem),
+            Err(problem) => self.report(problems, "dir", dir.as_ref(), &problem),
         }
         self.check_command(&command, &settings, problems);
         settings.command = command.into_iter().map(|word| word.text).collect();
         if let Some(user) = user {
             if let Err(problem) = look_up_user(&user.text) {
-                self.say(problems, "user", Some(&user), &problem);
+                self.report(problems, "user", Some(&user), &problem);
             }
             settings.user = Some(user.text);
         }
@@ -102,7 +102,7 @@ impl LoaderTable<'_> {
     }
 
     /// Reports a problem of a key, at its value if it has one.
-    fn say(&self, problems: &mut Problems, key: &str, value: Option<&TextValue>, problem: &str) {
+    fn report(&self, problems: &mut Problems, key: &str, value: Option<&TextValue>, problem: &str) {
         let (offset, shown) = match value {
             Some(text) => (text.offset, format!(" {:?}", text.text)),
             None => (self.offset, String::new()),
@@ -113,19 +113,19 @@ impl LoaderTable<'_> {
     /// Checks numbers that depend on each other.
     fn check_numbers(&self, settings: &LoaderSettings, problems: &mut Problems) {
         let LoaderSettings { mode, max, idle, load, batch, .. } = *settings;
-        let mut say = |key: &str, problem: String| {
+        let mut report = |key: &str, problem: String| {
             let offset = self.table.get(key).map_or(self.offset, |value| value.span().start);
             problems.add(offset, format!("{}: {key} {problem}", self.label()));
         };
         if idle > max {
-            say("idle", format!("{idle}: is above max, {max}; lower it or raise max"));
+            report("idle", format!("{idle}: is above max, {max}; lower it or raise max"));
         }
         let one = format!("a worker of mode {:?} takes one job at a time; leave it out", mode.name());
         if mode.takes_one() && load > 1 {
-            say("load", format!("{load}: {one}"));
+            report("load", format!("{load}: {one}"));
         }
         if mode == LoaderMode::JsonLines && batch > 1 {
-            say("batch", format!("{batch}: {one}"));
+            report("batch", format!("{batch}: {one}"));
         }
     }
 
@@ -145,13 +145,13 @@ impl LoaderTable<'_> {
         for (index, name) in env.iter().enumerate() {
             if name.text.contains('=') {
                 let problem = "is more than a name; set the variable where the server is started";
-                self.say(problems, "env", Some(name), problem);
+                self.report(problems, "env", Some(name), problem);
             } else if name.text.is_empty()
                 || name.text.contains(|c: char| c.is_whitespace() || c.is_control())
             {
-                self.say(problems, "env", Some(name), "must be the name of a variable, without blanks");
+                self.report(problems, "env", Some(name), "must be the name of a variable, without blanks");
             } else if env[..index].iter().any(|earlier| earlier.text == name.text) {
-                self.say(problems, "env", Some(name), "is there twice");
+                self.report(problems, "env", Some(name), "is there twice");
             }
         }
     }
@@ -176,17 +176,18 @@ impl LoaderTable<'_> {
             return problems.add(program.offset, format!("{label}: command: {problem}"));
         }
         if let Some(word) = command.iter().find(|word| word.text.contains('\0')) {
-            return self.say(problems, "command", Some(word), "has a NUL byte; leave it out");
+            return self.report(problems, "command", Some(word), "has a NUL byte; leave it out");
         }
         if let Err(problem) = find_program(&program.text, settings) {
-            self.say(problems, "command", Some(program), &problem);
+            self.report(problems, "command", Some(program), &problem);
         }
     }
 }
 
 /// The working directory: `dir`, relative to that of the rule file at `path`. It is absolute, since the
 /// server may change to `/`.
-/// || # Errors
+///
+/// # Errors
 /// There is no such directory.
 pub(crate) fn directory(path: &Path, dir: Option<&TextValue>) -> Result<PathBuf, String> {
     if dir.is_some_and(|dir| dir.text.is_empty()) {
@@ -204,7 +205,8 @@ pub(crate) fn directory(path: &Path, dir: Option<&TextValue>) -> Result<PathBuf,
 }
 
 /// Checks that the program exists, where its workers will find it: by `PATH`, or relative to their directory.
-/// || # Errors
+///
+/// # Errors
 /// There is no such program, or it cannot be executed.
 fn find_program(program: &str, settings: &LoaderSettings) -> Result<(), String> {
     if program.is_empty() {

@@ -9,7 +9,8 @@ pub const MOMENT_MAX_MS: u64 = 4_102_444_800_000;
 
 /// Parses a moment, in RFC 3339 such as `2026-01-01T00:00:00Z` or as Unix seconds. Returns Unix milliseconds,
 /// 0 to [`MOMENT_MAX_MS`].
-/// || # Errors
+///
+/// # Errors
 /// The text continues a sentence that began with the moment.
 pub fn parse_moment(text: &str) -> Result<u64, String> {
     let seconds = || text.parse::<u64>().ok().filter(|_| !text.starts_with('+'))?.checked_mul(1000);
@@ -20,7 +21,8 @@ pub fn parse_moment(text: &str) -> Result<u64, String> {
 }
 
 /// Parses a step of a clock: a time with ms, s, m, h or d. Returns milliseconds, 0 to [`MOMENT_MAX_MS`].
-/// || # Errors
+///
+/// # Errors
 /// The text continues a sentence that began with the step.
 pub fn parse_step(text: &str) -> Result<u64, String> {
     read_ms(text)

@@ -52,7 +52,8 @@ pub struct Objects {
 
 impl Objects {
     /// The types that are switched on.
-    /// || # Panics
+    ///
+    /// # Panics
     /// If `settings` were changed so that the registry refuses them.
     pub fn registry(&self) -> Registry {
         registry(self.settings.clone(), self.own.as_ref()).expect("it was tried when the settings were read")
@@ -110,7 +111,8 @@ pub(crate) struct ObjectsDraft {
 
 impl ObjectsDraft {
     /// Sets a key for users' own types.
-    /// || # Errors
+    ///
+    /// # Errors
     /// This program has no scripts.
     pub(crate) fn of_own_types(&mut self, set: impl FnOnce(&mut Self)) -> Result<(), String> {
         if !self.has_scripts {
@@ -285,7 +287,7 @@ impl ObjectsSection {
         let of_type = |name: &str| {
             let said = of_host(name).map_or_else(|| TypeSettings::new(name), |one| one.settings.clone());
             let given = draft.of_types.iter().find(|own| own.name == name);
-            given.map_or_else(|| said.clone(), |given| given.over(said.clone()))
+            given.map_or_else(|| said.clone(), |given| given.over_source(said.clone()))
         };
         for own_table in &draft.of_types {
             let name = own_table.name.as_str();
@@ -308,7 +310,8 @@ impl ObjectsSection {
     }
 
     /// Loads the types of the directory `dir` of the rule file at `path`.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The mistakes in the sources; no type is loaded.
     fn load(&mut self, path: &Path, dir: &TextValue, types: &dyn TypeLoader) -> Result<(), Vec<String>> {
         let found = directory(path, Some(dir)).map_err(|problem| vec![problem])?;
@@ -332,7 +335,7 @@ impl ObjectsSection {
 
 impl TypeTable {
     /// The settings of the source, overridden by those of the table.
-    fn over(&self, said: TypeSettings) -> TypeSettings {
+    fn over_source(&self, said: TypeSettings) -> TypeSettings {
         TypeSettings {
             evict: self.evict.unwrap_or(said.evict),
             ttl_s: self.ttl_s.unwrap_or(said.ttl_s),
@@ -408,7 +411,8 @@ impl ObjectRule {
 impl Settings {
     /// The objects of a server with these settings under the rule file `file`; None: they are switched off.
     /// The directory of `--objects` is read.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The table does not fit the settings; `--objects` is not a directory, or its sources cannot be used; or
     /// a rule for objects has other keys than tags.
     pub fn objects_under(&self, file: Option<&RuleFile>) -> Result<Option<Objects>, UsageError> {
@@ -416,7 +420,8 @@ impl Settings {
     }
 
     /// The objects with the present sources; the rule file is not read again.
-    /// || # Errors
+    ///
+    /// # Errors
     /// Those of [`Settings::objects_under`].
     pub fn objects_again(&self, file: Option<&RuleFile>) -> Result<Option<Objects>, UsageError> {
         self.objects_of(file, true)
@@ -463,7 +468,8 @@ impl Settings {
 
 impl ObjectsSection {
     /// Adds the types of a directory; `label` names it in messages.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The sources cannot be used.
     fn with_dir(mut self, given: &Path, label: &str, types: &dyn TypeLoader) -> Result<Self, UsageError> {
         let wrong = |problems: Vec<String>| wrong_dir(label, given, &problems);
@@ -478,7 +484,8 @@ impl ObjectsSection {
     }
 
     /// Runs the tests of the types.
-    /// || # Errors
+    ///
+    /// # Errors
     /// A line for each test that fails.
     fn test(&self) -> Result<(), Vec<String>> {
         self.own.as_ref().map_or(Ok(()), |own| own.tests.run(&self.settings))

@@ -6,7 +6,7 @@ use crate::command_line::Command;
 use crate::error::UsageError;
 use crate::help::HelpTopic;
 use crate::moment::{parse_moment, parse_step};
-use crate::problems::meant;
+use crate::problems::most_similar;
 
 /// A parsed command of `cattlegrid objects`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,7 +90,7 @@ pub(crate) fn parse_objects(words: &[String]) -> Result<Command, UsageError> {
         "lint" => Ok(ObjectsCommand::Lint { paths: parse_paths("lint", "a directory or a source", words)? }),
         "bench" => parse_bench(words),
         other => {
-            let near = meant(other, ["list", "call", "test", "lint", "bench"].into_iter());
+            let near = most_similar(other, ["list", "call", "test", "lint", "bench"].into_iter());
             let near = near.map_or_else(String::new, |near| format!("did you mean {near}? "));
             Err(UsageError::new(format!("objects {other}: unknown; {near}{FORMS}")))
         }
@@ -122,7 +122,8 @@ impl<'w> SubcommandWords<'w> {
 
     /// The next word that does not select types. `own`: the subcommand's own option, and a description of its
     /// value.
-    /// || # Errors
+    ///
+    /// # Errors
     /// A value is missing, or the types are given twice.
     fn next(&mut self, own: Option<(&str, &str)>) -> Result<Option<Argument<'w>>, UsageError> {
         let subcommand = self.subcommand;

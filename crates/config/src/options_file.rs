@@ -34,7 +34,8 @@ pub(crate) struct OptionsFile {
 impl OptionsFile {
     /// Reads the file of `--options-file`. If `given` begins with `-`, the file may be missing, and counts as
     /// empty then.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The file cannot be read, or has a malformed line.
     pub(crate) fn read(given: &str) -> Result<Self, UsageError> {
         let (path, may_lack) = match given.strip_prefix('-') {
@@ -130,7 +131,8 @@ fn without_comment(line: &str) -> String {
 }
 
 /// The words of a line, split as by a shell.
-/// || # Errors
+///
+/// # Errors
 /// The line has an unclosed quote, or text that only a shell could expand.
 fn words(line: &str) -> Result<Vec<String>, String> {
     let needs_shell =

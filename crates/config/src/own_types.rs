@@ -20,7 +20,8 @@ use cattlegrid_objects::{Host, Settings as Registered};
 /// Loads users' own types of objects.
 pub trait TypeLoader: Debug + Sync {
     /// The types in the directory `dir`, before their tests are run; None: it has no sources.
-    /// || # Errors
+    ///
+    /// # Errors
     /// A line for each mistake in the sources.
     fn load(&self, dir: &Path, limits: ScriptLimits) -> Result<Option<OwnTypes>, Vec<String>>;
 
@@ -33,7 +34,8 @@ pub trait TypeLoader: Debug + Sync {
 /// The tests of users' own types.
 pub trait TypeTests: Debug + Send + Sync {
     /// Runs the tests under these settings.
-    /// || # Errors
+    ///
+    /// # Errors
     /// A line for each test that fails.
     fn run(&self, settings: &Registered) -> Result<(), Vec<String>>;
 }

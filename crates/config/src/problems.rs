@@ -77,14 +77,14 @@ pub(crate) fn newlines(text: &[u8]) -> usize {
 /// A hint after an unknown name: the most similar name, or all names.
 pub fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> String {
     let known: Vec<&str> = known.collect();
-    match meant(name, known.iter().copied()) {
+    match most_similar(name, known.iter().copied()) {
         Some(best) => format!("did you mean {best}?"),
         None => format!("there are {}", known.join(", ")),
     }
 }
 
 /// The most similar name, if one is similar enough.
-pub(crate) fn meant<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
+pub(crate) fn most_similar<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
     let similarity = |other: &str| strsim::jaro_winkler(name, other);
     let best = known.max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
     // Similar names share a beginning; below this value they have little in common.

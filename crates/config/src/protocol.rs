@@ -38,7 +38,8 @@ impl Protocol {
 
     /// The protocol for the value `given` of `-B`, under `-Y` if `auth_text`, and under `-S` if
     /// `auth_binary`.
-    /// || # Errors
+    ///
+    /// # Errors
     /// No protocol is left.
     pub(crate) fn in_force(
         given: Option<Self>,

@@ -42,14 +42,16 @@ pub const RULES_MAX: usize = 1000;
 
 impl RuleFile {
     /// Reads the file at `path`; `types` loads the types of its directory.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The file cannot be read, is larger than [`FILE_BYTES_MAX`], or has mistakes: a line for each.
     pub fn load(path: &Path, types: &'static dyn TypeLoader) -> Result<Self, ConfigError> {
         Self::load_with(path, None, types)
     }
 
     /// Reads the file like [`RuleFile::load`], for a server with `--objects`, whose directory replaces `dir`.
-    /// || # Errors
+    ///
+    /// # Errors
     /// Those of [`RuleFile::load`]. Mistakes in that directory are errors of [`Settings::objects_under`].
     pub fn load_with(
         path: &Path,
@@ -73,7 +75,8 @@ impl RuleFile {
 
     /// Parses `text`, the contents of the file at `path`. Directories, programs and users of loaders are
     /// looked up. There are no users' own types.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The text has mistakes: a line for each.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         Self::parse_given(path, text, None, &NoScripts)
@@ -81,7 +84,8 @@ impl RuleFile {
 
     /// Parses a text like [`RuleFile::parse`]; the types in `objects_dir` are used unless the file has a
     /// `dir`.
-    /// || # Errors
+    ///
+    /// # Errors
     /// Those of [`RuleFile::parse`]. Mistakes in that directory are errors of [`RuleFile::settings_with`].
     pub fn parse_beside(
         path: &Path,
@@ -197,14 +201,16 @@ impl RuleFile {
     }
 
     /// Reads the same file again.
-    /// || # Errors
+    ///
+    /// # Errors
     /// Those of [`RuleFile::load`].
     pub fn read_again(&self) -> Result<Self, ConfigError> {
         Self::load_with(&self.path, self.objects_dir.as_deref(), self.types)
     }
 
     /// The settings of a server that is started with this file alone.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The errors of such a server's start.
     pub fn settings(&self) -> Result<Settings, UsageError> {
         self.settings_with(None)
@@ -212,7 +218,8 @@ impl RuleFile {
 
     /// The settings of a server that is started with this file, and with `--objects` if its `[objects]` has
     /// no `dir`.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The errors of such a server's start.
     pub fn settings_with(&self, objects_dir: Option<&Path>) -> Result<Settings, UsageError> {
         let own = self.objects.as_ref().is_some_and(objects::ObjectsSection::has_dir);

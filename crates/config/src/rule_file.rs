@@ -128,7 +128,8 @@ impl RuleFile {
     }
 
     /// Checks that the loaders can run in a server of these settings.
-    /// || # Errors
+    ///
+    /// # Errors
     /// A loader's workers cannot change to its `user`.
     pub fn check_loaders(&self, settings: &Settings) -> Result<(), UsageError> {
         let Some((name, user)) =
@@ -150,7 +151,8 @@ impl RuleFile {
     }
 
     /// Checks that a server can follow the logs.
-    /// || # Errors
+    ///
+    /// # Errors
     /// A table has keys to delete and no tags: a line for each.
     pub fn for_server(&self) -> Result<(), ConfigError> {
         let why = "has delete_keys and no bump: a server invalidates tags; name them in bump, or delete the keys on memcached \
@@ -159,11 +161,12 @@ impl RuleFile {
             let lacks = log.tables().iter().enumerate().filter(|(_, own)| own.table.bump.is_empty());
             lacks.map(move |(at, own)| self.of_table(log, at, &format!("{} {why}", own.table.full_name())))
         });
-        ConfigError::unless_none(lines.collect())
+        ConfigError::if_any(lines.collect())
     }
 
     /// The log that `cattlegrid follow` follows: the log `name`, or the only log of a database.
-    /// || # Errors
+    ///
+    /// # Errors
     /// There is no such log, or several without a `name`; it is of etcd, or followed for a fleet; or a table
     /// has no keys to delete: a line for each.
     pub fn log_of_keys(&self, name: Option<&str>) -> Result<&FollowSettings, ConfigError> {
@@ -197,7 +200,7 @@ impl RuleFile {
         let lacks = log.tables().iter().enumerate().filter(|(_, own)| own.delete_keys.is_empty());
         let lines =
             lacks.map(|(at, own)| self.of_table(log, at, &format!("{} {why}", own.table.full_name())));
-        ConfigError::unless_none(lines.collect()).map(|()| log)
+        ConfigError::if_any(lines.collect()).map(|()| log)
     }
 
     /// A message about a table of a log, with its line.

@@ -60,7 +60,8 @@ impl ServerSection {
 }
 
 /// A value as words of the command line.
-/// || # Errors
+///
+/// # Errors
 /// The text continues a sentence that began with `[server]`.
 fn texts(option: FileOption, value: &DeValue<'_>) -> Result<Vec<Option<String>>, String> {
     let name = option.name();

@@ -16,7 +16,8 @@ use crate::protocol::Protocol;
 use crate::rule_file::RuleFile;
 
 /// The server's settings.
-/// || [`crate::parse_args`] makes them, and checks every value and their combination. `default()` has the
+///
+/// [`crate::parse_args`] makes them, and checks every value and their combination. `default()` has the
 /// values without any option.
 #[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
@@ -364,7 +365,8 @@ impl Settings {
     }
 
     /// Makes every path absolute, so that it stays valid after `-d` has changed to `/`.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The present directory is unknown.
     pub fn make_paths_absolute(&mut self) -> std::io::Result<()> {
         let own = [
@@ -395,7 +397,8 @@ impl Settings {
     }
 
     /// Checks that need all options.
-    /// || # Errors
+    ///
+    /// # Errors
     /// Options contradict each other.
     pub(crate) fn check(&mut self) -> Result<(), UsageError> {
         self.protection = self.own.resolve(self.memory_bytes);

@@ -7,7 +7,8 @@ use crate::value::{OptionValue, SECOND, TextValue, URL, ValueKind, ValueSyntax, 
 
 impl ValueKind {
     /// Reads a value of a rule file.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The text continues a sentence that began with the key.
     pub(crate) fn read_toml(self, value: &Spanned<DeValue<'_>>) -> Result<OptionValue, String> {
         let given = value.get_ref();

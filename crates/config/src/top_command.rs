@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::command_line::Command;
 use crate::error::UsageError;
 use crate::help::HelpTopic;
-use crate::problems::{meant, nearest};
+use crate::problems::{most_similar, nearest};
 
 /// The default server.
 const ADDRESS: &str = "127.0.0.1:11211";
@@ -84,7 +84,7 @@ pub(crate) fn parse_top(words: &[String]) -> Result<Command, UsageError> {
             }
             "--tls-ca" => command.tls_ca = Some(PathBuf::from(value("a file of certificates, PEM")?)),
             _ if word.starts_with('-') => {
-                let near = meant(word, OPTIONS.into_iter()).map_or_else(
+                let near = most_similar(word, OPTIONS.into_iter()).map_or_else(
                     || format!("there are {}", OPTIONS.join(", ")),
                     |meant| format!("did you mean {meant}?"),
                 );

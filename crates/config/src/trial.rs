@@ -28,7 +28,8 @@ pub struct LoaderTrial {
 
 impl LoaderTrial {
     /// The trial of `key` under the file at `path`; `types` loads users' own types.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The file has mistakes, or a server would refuse the settings; or the key is invalid, or no loader
     /// computes its value.
     pub fn new(path: &Path, key: &str, types: &'static dyn TypeLoader) -> Result<Self, ConfigError> {

@@ -267,7 +267,8 @@ impl ValueKind {
     }
 
     /// Reads a word of the command line.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The text continues a sentence that began with the option's name.
     pub(crate) fn read(self, text: Option<&str>) -> Result<OptionValue, String> {
         let text = text.unwrap_or_default();

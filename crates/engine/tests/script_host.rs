@@ -118,7 +118,7 @@ fn hoard(world: &mut dyn ScriptWorld, count: u64) -> PendingChanges {
         let mut put = |view: StateView<'_>| assert!(fields.call(view, &call, &mut Vec::new()).is_ok());
         assert!(world.read(0, &mut put).is_ok());
     }
-    fields.settle(&[1]);
+    fields.keep_fields(&[1]);
     fields
 }
 
@@ -296,14 +296,14 @@ impl Host for TestHost {
                     done.outcome = ScriptOutcome::Moved;
                     return done;
                 }
-                fields.settle(&[1]);
+                fields.keep_fields(&[1]);
                 let plain = own.to_string().into_bytes();
                 done.change = Some(Box::new(NewState { plain, fields, tags: Vec::new() }));
                 Ok(b"OK".to_vec())
             }
             "clear" => {
                 let mut fields = PendingChanges::default();
-                fields.settle(&[]);
+                fields.keep_fields(&[]);
                 let plain = own.to_string().into_bytes();
                 done.change = Some(Box::new(NewState { plain, fields, tags: Vec::new() }));
                 Ok(b"OK".to_vec())

@@ -29,7 +29,8 @@ impl Zone {
     pub const UTC: Self = Self(None);
 
     /// The zone with this name in the IANA database, such as `Europe/Berlin`, in upper or lower case.
-    /// || # Errors
+    ///
+    /// # Errors
     /// There is no such zone.
     pub fn named(name: &str) -> Result<Self, String> {
         if ["utc", "etc/utc"].contains(&name.to_ascii_lowercase().as_str()) {
@@ -196,7 +197,8 @@ impl Window {
 }
 
 /// The first day of the month after that of `day`, in days since 1970.
-/// || Source: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days` and
+///
+/// Source: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days` and
 /// `days_from_civil`. Years begin in March, so that the leap day is the last day.
 fn first_of_next_month(day: u64) -> u64 {
     let days = day + 719_468;

@@ -10,8 +10,8 @@
 //!
 //! # Invariants
 //! * The numbers of a table that was in force are never given to another name, since items carry the number
-//!   of their type. Only a registry in force makes items and counts calls, and [`stay`] is called for its
-//!   tables before.
+//!   of their type. Only a registry in force makes items and counts calls, and [`keep_forever`] is called for
+//!   its tables before.
 
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -55,7 +55,7 @@ impl TypeHandle {
 
     /// The type, which stays in use for ever.
     pub fn forever(self) -> &'static ObjectType {
-        stay(self.0);
+        keep_forever(self.0);
         self.0
     }
 }
@@ -106,14 +106,15 @@ fn definitions() -> MutexGuard<'static, Definitions> {
 
 /// Defines a type with these methods, in this order; `name` and the methods' names are lower case. A table
 /// that equals an earlier one is reused.
-/// || # Errors
+///
+/// # Errors
 /// The process has defined too many types, methods or tables.
 pub fn define(name: &str, methods: &[MethodDefinition]) -> Result<TypeHandle, String> {
     definitions().define(name, methods).map(TypeHandle)
 }
 
 /// Keeps the type in use for ever, since from now on there may be items of it.
-pub(crate) fn stay(object_type: &'static ObjectType) {
+pub(crate) fn keep_forever(object_type: &'static ObjectType) {
     if let Some(table) = definitions().table(object_type) {
         table.stays = true;
     }

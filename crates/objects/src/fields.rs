@@ -133,7 +133,7 @@ impl PendingChanges {
     }
 
     /// Sets the fields that the new state refers to, and forgets changes of others.
-    pub fn settle(&mut self, kept: &[u8]) {
+    pub fn keep_fields(&mut self, kept: &[u8]) {
         self.changes.retain(|key, _| kept.contains(&key[0]));
         let all = self.changes.iter().map(|(key, own)| self.counts(key, own.value.as_deref()));
         (self.counted, self.bytes) = all.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
@@ -156,7 +156,8 @@ impl PendingChanges {
     }
 
     /// Checks that this many keys of a field can be put, of at most this many bytes each.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The call has reached a limit.
     pub(crate) fn check_puts(&self, field: u8, puts: usize, bytes: usize) -> Result<(), CallError> {
         // Half of the changes are second keys.
@@ -166,7 +167,8 @@ impl PendingChanges {
     }
 
     /// Checks that this many further changes fit, with this many bytes in all.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The call has reached a limit.
     pub(crate) fn check(&self, changes: usize, bytes: usize) -> Result<(), CallError> {
         if self.counted + changes > PENDING_MAX {
@@ -214,7 +216,7 @@ impl PendingChanges {
     }
 
     /// Runs a method; if it fails, its changes are undone.
-    fn whole<R>(&mut self, run: impl FnOnce(&mut Self) -> Result<R, String>) -> Result<R, String> {
+    fn run_or_undo<R>(&mut self, run: impl FnOnce(&mut Self) -> Result<R, String>) -> Result<R, String> {
         let (counted, bytes) = (self.counted, self.bytes);
         let ran = run(self);
         if ran.is_err() {
@@ -342,7 +344,8 @@ impl FieldNumbers {
 }
 
 /// Applies the changes of a call to an object.
-/// || # Errors
+///
+/// # Errors
 /// There is no room; nothing has changed then.
 pub(crate) fn apply(object: &mut Object<'_>, new: &NewState) -> Result<(), CallError> {
     let pending = &new.fields;
@@ -383,7 +386,8 @@ pub(crate) fn apply(object: &mut Object<'_>, new: &NewState) -> Result<(), CallE
 type MemberWrite<'a> = (&'a [u8], Option<&'a [u8]>);
 
 /// Makes all these changes or none. `list`: the new list of fields, if it has changed.
-/// || # Errors
+///
+/// # Errors
 /// There is no room.
 fn put_all(
     object: &mut Object<'_>,

@@ -88,7 +88,7 @@ impl Listing {
 
     /// Sets the form of the reply for absent objects: with Cacheismo's form, an absent object gives
     /// `ERROR_CACHE_MISS`, and so does an absent one of several sets.
-    pub(crate) fn under(mut self, settings: &Settings) -> Self {
+    pub(crate) fn with_settings(mut self, settings: &Settings) -> Self {
         self.compat = settings.compat;
         self.present = (self.compat && matches!(self.work, ListingWork::Merge(_))).then_some(0);
         self
@@ -164,7 +164,8 @@ impl Listing {
 
     /// The value; None: an object that must be present is absent, and the call is a miss. To be called when
     /// [`Listing::wants`] returns None.
-    /// || # Errors
+    ///
+    /// # Errors
     /// [`TooLarge`]: the result is too long.
     pub fn finish(self) -> Result<Option<Vec<u8>>, TooLarge> {
         debug_assert_eq!(self.wants(), None, "it is read to its end first");
@@ -206,15 +207,15 @@ pub(crate) fn show_value(
     object: &Object<'_>,
     key: &[u8],
     shape: RowShape,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let Some(value) = object.view().member(key) else { return Ok(MethodReply::Miss) };
     if value.len() > AT_ONCE_BYTES {
         let rows = RowSelection { shape, space: None, start: RowStart::Key(key.into()), most: 1 };
-        return show(object, rows, frame);
+        return show(object, rows, context);
     }
-    shape.head(key, true, frame.out);
-    value.copy_to(frame.out);
+    shape.head(key, true, context.out);
+    value.copy_to(context.out);
     Ok(MethodReply::Value)
 }
 
@@ -222,19 +223,21 @@ pub(crate) fn show_value(
 pub(crate) fn show(
     object: &Object<'_>,
     rows: RowSelection,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
-    let from = frame.out.len();
+    let from = context.out.len();
     let shape = rows.shape;
     let mut reader = RowReader::new(rows);
-    let result_max = frame.settings.result_max;
-    let is_complete = reader.read(object.view(), AT_ONCE_BYTES, from.saturating_add(result_max), frame.out);
-    if frame.out.len() - from > result_max {
+    let result_max = context.settings.result_max;
+    let is_complete = reader.read(object.view(), AT_ONCE_BYTES, from.saturating_add(result_max), context.out);
+    if context.out.len() - from > result_max {
         return Err(CallError::Server("result too large".to_owned()));
     }
     if !is_complete {
-        frame.out.truncate(from);
-        return Ok(MethodReply::List(Listing::rows(object.key(), reader.into_rows()).under(frame.settings)));
+        context.out.truncate(from);
+        return Ok(MethodReply::List(
+            Listing::rows(object.key(), reader.into_rows()).with_settings(context.settings),
+        ));
     }
     Ok(if shape.is_json() { MethodReply::Json } else { MethodReply::Value })
 }

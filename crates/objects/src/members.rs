@@ -53,7 +53,8 @@ impl<'o, 'a> Members<'o, 'a> {
     /// Reserves room for putting this many members, so that [`Members::put`] of values up to
     /// [`Tree::VALUE_INLINE_MAX`] bytes cannot fail. To be called before the first change; unused room is
     /// returned when `self` is dropped.
-    /// || # Errors
+    ///
+    /// # Errors
     /// [`CallError::NoRoom`]; nothing has changed then.
     pub fn reserve(&mut self, puts: usize) -> Result<(), CallError> {
         self.reserve_for(puts, Tree::KEY_MAX, Tree::VALUE_INLINE_MAX)
@@ -61,7 +62,8 @@ impl<'o, 'a> Members<'o, 'a> {
 
     /// Reserves room like [`Members::reserve`], for keys and values of at most these lengths in bytes. Short
     /// ones need far fewer pages.
-    /// || # Errors
+    ///
+    /// # Errors
     /// [`CallError::NoRoom`]; nothing has changed then.
     pub fn reserve_for(&mut self, puts: usize, key: usize, value: usize) -> Result<(), CallError> {
         if let ObjectState::Field { pending, field, .. } = &self.object.state {
@@ -100,7 +102,8 @@ impl<'o, 'a> Members<'o, 'a> {
     }
 
     /// Puts a member, or replaces its value. True: it is new.
-    /// || # Errors
+    ///
+    /// # Errors
     /// [`CallError::NoRoom`], unless room was reserved; nothing has changed then.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<bool, CallError> {
         debug_assert!((1..=Tree::KEY_MAX).contains(&key.len()), "the caller checks the key's length");
@@ -117,7 +120,8 @@ impl<'o, 'a> Members<'o, 'a> {
 
     /// Adds a member to a collection whose members have no values. False: it is present, and nothing has
     /// changed.
-    /// || # Errors
+    ///
+    /// # Errors
     /// [`CallError::NoRoom`], unless room was reserved; nothing has changed then.
     pub fn add(&mut self, key: &[u8]) -> Result<bool, CallError> {
         if let ObjectState::Field { base, pending, field } = &mut self.object.state {
@@ -159,7 +163,7 @@ impl<'o, 'a> Members<'o, 'a> {
         }
         let gap = entry_len(key.len(), value.len());
         if bytes.len() - range.len() + gap > FLAT_MAX {
-            self.plant(key, value, &range)?;
+            self.build_tree(key, value, &range)?;
             return Ok(is_new);
         }
         let bytes = self.object.edit();
@@ -170,7 +174,7 @@ impl<'o, 'a> Members<'o, 'a> {
     }
 
     /// Moves all members to a tree, and puts `key` in the place of the entry at `range`.
-    fn plant(&mut self, key: &[u8], value: &[u8], range: &Range<usize>) -> Result<(), CallError> {
+    fn build_tree(&mut self, key: &[u8], value: &[u8], range: &Range<usize>) -> Result<(), CallError> {
         let bytes = self.object.bytes();
         let mut tree = Tree::new(self.object.memory).map_err(no_room)?;
         for own in FlatEntries::of(&bytes[..range.start]) {
@@ -516,7 +520,7 @@ mod tests {
                 CollectionOp::Drop => {
                     // A call that drops the object and begins another.
                     let put = kept.call(&memory, |object| {
-                        object.drop_it();
+                        object.discard();
                         object.members().put(b"new", b"1")
                     });
                     assert_eq!(put, Ok(true));

@@ -26,7 +26,8 @@ const LIMIT: &str = "a number from 0 to 9223372036854775807";
 const POSITIVE: &str = "a positive number";
 
 /// The argument at a position, parsed by `read`; `what`: a description of valid arguments.
-/// || # Errors
+///
+/// # Errors
 /// The argument is missing, or `read` refuses it.
 #[inline]
 pub(crate) fn argument<T>(
@@ -39,7 +40,8 @@ pub(crate) fn argument<T>(
 }
 
 /// The positive number at a position, which may be the largest; 1 if it is left out.
-/// || # Errors
+///
+/// # Errors
 /// The argument is not a positive number.
 #[inline]
 pub(crate) fn positive_or_1(arguments: &Arguments<'_>, place: usize) -> Result<u64, CallError> {
@@ -50,7 +52,8 @@ pub(crate) fn positive_or_1(arguments: &Arguments<'_>, place: usize) -> Result<u
 }
 
 /// The limit at a position, up to 2^63 - 1, so that the sum of a limit and a count of 64 bits does not wrap.
-/// || # Errors
+///
+/// # Errors
 /// The argument is not such a number.
 #[inline]
 pub(crate) fn limit(arguments: &Arguments<'_>, place: usize) -> Result<u64, CallError> {

@@ -153,7 +153,7 @@ impl<'a> Object<'a> {
     }
 
     /// Drops the object.
-    pub fn drop_it(&mut self) {
+    pub fn discard(&mut self) {
         self.change = StateChange::Dropped;
     }
 

@@ -75,7 +75,8 @@ struct RegisteredType {
 
 impl Registry {
     /// A registry of the types that these settings switch on, all of which are shipped.
-    /// || # Errors
+    ///
+    /// # Errors
     /// An unknown type, arguments of `create` that its `new` refuses, or an unknown zone.
     pub fn new(settings: Settings) -> Result<Self, String> {
         Self::with_host(settings, None)
@@ -83,9 +84,11 @@ impl Registry {
 
     /// A registry like that of [`Registry::new`], with users' own types, which replace shipped types of the
     /// same name.
-    /// || # Errors
+    ///
+    /// # Errors
     /// Those of [`Registry::new`].
-    /// || # Panics
+    ///
+    /// # Panics
     /// If the host changes its types meanwhile.
     pub fn with_host(settings: Settings, host: Option<Arc<dyn Host>>) -> Result<Self, String> {
         let mut types = Vec::new();
@@ -136,7 +139,7 @@ impl Registry {
     /// numbers of users' own types.
     pub fn put_in_force(&self) {
         let of_host = self.types.iter().filter(|entry| entry.of_host.is_some());
-        of_host.for_each(|entry| definitions::stay(entry.object_type));
+        of_host.for_each(|entry| definitions::keep_forever(entry.object_type));
     }
 
     fn numbers_of_host(object_type: &'static ObjectType) -> Result<Box<[u16]>, String> {
@@ -147,7 +150,8 @@ impl Registry {
     }
 
     /// Makes an object with the arguments of `create`, and drops it.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The arguments are refused.
     fn try_create(&self, place: usize) -> Result<(), String> {
         let own = &self.types[place].settings;
@@ -226,7 +230,8 @@ impl Registry {
     }
 
     /// Applies the changes of a host's method to an object.
-    /// || # Errors
+    ///
+    /// # Errors
     /// There is no room; nothing has changed then.
     pub fn commit(
         &self,
@@ -347,7 +352,8 @@ impl Registry {
     }
 
     /// Splits a call's name into the object's key and the arguments. `buffer`: memory for parts with escapes.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The line to answer.
     pub fn split<'b>(
         &self,
@@ -458,7 +464,7 @@ impl Registry {
     ) -> CallResult {
         let from = out.len();
         let entry = &self.types[usize::from(id.object_type)];
-        let mut frame = CallContext {
+        let mut context = CallContext {
             now_ms,
             random,
             settings: &self.settings,
@@ -466,7 +472,7 @@ impl Registry {
             zone: &self.zone,
             out,
         };
-        let replied = self.run(id, entry, &mut object, arguments, &mut frame);
+        let replied = self.run(id, entry, &mut object, arguments, &mut context);
         let (change, expires_ms) = object.finish();
         let flags = if matches!(replied, Ok(MethodReply::Json)) { self.settings.json_flags } else { 0 };
         let outcome = match replied {
@@ -496,42 +502,42 @@ impl Registry {
         entry: &RegisteredType,
         object: &mut Object<'_>,
         arguments: &Arguments<'_>,
-        frame: &mut CallContext<'_>,
+        context: &mut CallContext<'_>,
     ) -> Result<MethodReply, CallError> {
         let method = self.definition(id);
         let (least, most) = method.arguments;
         if !(least..=most).contains(&arguments.len()) {
-            return Err(CallError::Client(takes(method)));
+            return Err(CallError::Client(expected_arguments(method)));
         }
         if method.name == "methods" {
             for method in Self::methods(entry.object_type) {
-                frame.out.extend_from_slice(method.name.as_bytes());
-                frame.out.extend_from_slice(b"\r\n");
+                context.out.extend_from_slice(method.name.as_bytes());
+                context.out.extend_from_slice(b"\r\n");
             }
             return Ok(MethodReply::Value);
         }
         if method.absent == OnAbsent::Miss && !object.exists() {
             let (Some(create), Some(new)) = (&entry.settings.create, entry.new) else {
-                return Ok(absent(frame));
+                return Ok(absent(context));
             };
-            let from = frame.out.len();
-            let Some(run) = new.run else { return Ok(absent(frame)) };
-            let made = run(object, &Arguments::of(create.iter().map(Vec::as_slice)), frame)?;
-            frame.out.truncate(from);
+            let from = context.out.len();
+            let Some(run) = new.run else { return Ok(absent(context)) };
+            let made = run(object, &Arguments::of(create.iter().map(Vec::as_slice)), context)?;
+            context.out.truncate(from);
             if matches!(made, MethodReply::Miss) || !object.exists() {
-                return Ok(absent(frame));
+                return Ok(absent(context));
             }
         }
         if method.name == "dump"
             && let Some(dump) = entry.object_type.dump
         {
             let mut text = Vec::new();
-            dump(object.view(), frame, &mut text);
-            frame.out.extend_from_slice(&text);
+            dump(object.view(), context, &mut text);
+            context.out.extend_from_slice(&text);
             return Ok(MethodReply::Json);
         }
         let run = method.run.expect("the engine hands a host's methods to the host");
-        run(object, arguments, frame)
+        run(object, arguments, context)
     }
 
     fn entry_of(&self, type_id: u16) -> Option<&RegisteredType> {
@@ -645,11 +651,11 @@ fn colon(text: &[u8]) -> Option<usize> {
 }
 
 /// Replies that there is no object, without making one.
-pub(crate) fn absent(frame: &mut CallContext<'_>) -> MethodReply {
-    if frame.settings.compat { frame.text(CACHE_MISS) } else { MethodReply::Miss }
+pub(crate) fn absent(context: &mut CallContext<'_>) -> MethodReply {
+    if context.settings.compat { context.text(CACHE_MISS) } else { MethodReply::Miss }
 }
 
 /// The number of arguments that the method takes, in words.
-fn takes(method: &Method) -> String {
+fn expected_arguments(method: &Method) -> String {
     if method.usage.is_empty() { "takes no arguments".to_owned() } else { format!("takes {}", method.usage) }
 }

@@ -122,7 +122,8 @@ pub enum ScriptMethodId {
 pub trait ScriptWorld {
     /// Calls `read` once with an object of the call, which does not change meanwhile. `object`: 0 is the
     /// call's own, the next ones are [`ScriptCall::others`], from 1 on.
-    /// || # Errors
+    ///
+    /// # Errors
     /// [`ObjectMoved`]: the object has changed since the call began. The run then ends as
     /// [`ScriptOutcome::Moved`].
     fn read(&mut self, object: usize, read: &mut dyn FnMut(StateView<'_>)) -> Result<(), ObjectMoved>;
@@ -131,7 +132,8 @@ pub trait ScriptWorld {
     fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Option<u32>;
 
     /// Checks whether a [`FollowUp`] can be executed, as far as that is known in advance.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The reason why it cannot.
     fn check(&self, after: &FollowUp) -> Result<(), String>;
 }

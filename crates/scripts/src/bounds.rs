@@ -30,7 +30,8 @@ const SORT_MAX: usize = 1000;
 const SEARCHES: [&CStr; 5] = [c"find", c"gmatch", c"gsub", c"match", c"split"];
 
 /// Replaces the functions by bounded ones.
-/// || # Errors
+///
+/// # Errors
 /// Memory is short.
 pub(crate) fn install(lua: &Lua, memory_bytes: usize) -> mlua::Result<()> {
     let string: Table = lua.globals().raw_get("string")?;
@@ -49,7 +50,8 @@ pub(crate) fn install(lua: &Lua, memory_bytes: usize) -> mlua::Result<()> {
 }
 
 /// Replaces a function of a library; the original is the first upvalue of the new one.
-/// || # Errors
+///
+/// # Errors
 /// Memory is short.
 pub(crate) fn replace(
     lua: &Lua,

@@ -213,7 +213,8 @@ struct AttemptResult {
 
 impl CallAttempt<'_> {
     /// Runs the call in the thread's VM.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The VM cannot be made.
     fn run(&self, world: &mut dyn ScriptWorld, out: &mut Vec<u8>) -> Result<AttemptResult, LoadError> {
         let &Self { scripts, definition, about, place, call } = self;
@@ -239,7 +240,7 @@ impl CallAttempt<'_> {
             (Some(ended), _) => ended,
         };
         let is_lost = is_broken || matches!(ended, Err(CallFailure::Breach(_)));
-        match if is_lost { None } else { bound.vm.tidy() } {
+        match if is_lost { None } else { bound.vm.collect_garbage() } {
             Some(bytes) => bound.bytes.store(bytes as u64, Ordering::Relaxed),
             None => threads::forget(scripts.number),
         }
@@ -285,7 +286,8 @@ fn disabled(name: &MethodName<'_>, text: &str, after: &mut Vec<FollowUp>) {
 }
 
 /// A new VM with the functions of all methods.
-/// || # Errors
+///
+/// # Errors
 /// A source fails.
 pub(crate) fn bind(scripts: &Scripts) -> Result<BoundVm, LoadError> {
     let vm = Vm::open(&scripts.program, &scripts.limits)?;
@@ -356,7 +358,7 @@ impl MethodRun<'_> {
         let mut plain = Vec::new();
         let (table, value, before) = match self.at_once(&mut plain, out)? {
             Some(RunResult::Whole { outcome, fields }) => {
-                self.settle(&fields);
+                self.drop_unreferenced(&fields);
                 return self.ended(outcome, plain, None);
             }
             Some(RunResult::Rest { table, value }) => (table, value, None),
@@ -509,7 +511,7 @@ impl MethodRun<'_> {
             };
             *value = match other {
                 Some(plain) => {
-                    let table = apart(|| self.decoded(plain, number as u8 + 1))?;
+                    let table = without_requests(|| self.decoded(plain, number as u8 + 1))?;
                     freeze(&table).map_err(|error| failure(&error))?;
                     Value::Table(table)
                 }
@@ -525,12 +527,12 @@ impl MethodRun<'_> {
         let lua = &self.bound.vm.lua;
         let fields = state::encode(lua, table, definition.version, definition.names, state_max, &mut plain)
             .map_err(CallFailure::Script)?;
-        self.settle(&fields);
+        self.drop_unreferenced(&fields);
         Ok(plain)
     }
 
     /// Drops the members of fields that the new state does not refer to.
-    fn settle(&self, fields: &StateFields) {
+    fn drop_unreferenced(&self, fields: &StateFields) {
         let only_reads = self.about.reads && self.call.own.is_some();
         let has_fields = || {
             let had = || self.call.own.is_some_and(|own| !state::fields(own).list.is_empty());
@@ -541,7 +543,7 @@ impl MethodRun<'_> {
             // A reading method may have made a field for its own use.
             if !pending.is_empty() || has_fields() {
                 let kept: Vec<u8> = fields.list.iter().map(|(number, _)| *number).collect();
-                pending.settle(&kept);
+                pending.keep_fields(&kept);
             }
         });
     }
@@ -589,7 +591,7 @@ fn marks() -> SideWrites {
 
 /// Runs `migrate` for another object that this call reads. Its requests are dropped, except for members of
 /// collections that it makes.
-fn apart<R>(migrated: impl FnOnce() -> R) -> R {
+fn without_requests<R>(migrated: impl FnOnce() -> R) -> R {
     let own = current::with(|current| {
         let written = &mut current.written;
         let CallEffects { tags, expires_ms, after, once, .. } = written;

@@ -27,7 +27,8 @@ use crate::{current, raw_call, texts};
 const MEMORY: &str = "not enough memory";
 
 /// Replaces the functions that catch errors.
-/// || # Errors
+///
+/// # Errors
 /// Memory is short.
 pub(crate) fn install(lua: &Lua) -> mlua::Result<()> {
     let text = lua.create_function(text)?;

@@ -22,7 +22,8 @@ const DAY_S: i128 = 86_400;
 const FORMAT_MAX: usize = 1024;
 
 /// Adds the functions to `cg`, and to a new `os`.
-/// || # Errors
+///
+/// # Errors
 /// Memory is short.
 pub(crate) fn install(lua: &Lua, cg: &Table) -> mlua::Result<()> {
     cg.raw_set("now", raw_call::now(lua)?)?;
@@ -118,7 +119,8 @@ fn local_of(local_s: i64) -> Option<DateTime> {
 }
 
 /// The days from 1970-01-01 to the first day of a month, 1 to 12.
-/// || Source: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", `days_from_civil`.
+///
+/// Source: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", `days_from_civil`.
 fn days_from_civil(year: i128, month: i128) -> i128 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);

@@ -26,7 +26,8 @@ pub(crate) fn to_describe() -> Compiler {
 }
 
 /// Compiles a text.
-/// || # Errors
+///
+/// # Errors
 /// The line of a mistake, and its description.
 pub(crate) fn compile(text: &str, compiler: &Compiler) -> Result<Vec<u8>, (Option<usize>, String)> {
     let result = thread::scope(|scope| {

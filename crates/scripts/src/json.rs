@@ -41,7 +41,8 @@ pub(crate) fn push_string(bytes: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Appends a value as JSON.
-/// || # Errors
+///
+/// # Errors
 /// A value that has no form in JSON, and its place.
 pub(crate) fn encode(value: &Value, out: &mut Vec<u8>) -> Result<(), String> {
     let from = out.len();
@@ -58,7 +59,8 @@ pub(crate) const ARRAY: &CStr = c"cg.json array";
 
 /// The metatable of tables that are JSON arrays even when they are empty. It has no other effect, and cannot
 /// be changed.
-/// || # Errors
+///
+/// # Errors
 /// Memory is short.
 pub(crate) fn array_metatable(lua: &Lua) -> mlua::Result<Table> {
     let name = ARRAY.to_str().unwrap_or_default();
@@ -185,7 +187,8 @@ impl JsonWriter<'_> {
 }
 
 /// Parses a text in JSON.
-/// || # Errors
+///
+/// # Errors
 /// The inner error: the text is not JSON. The outer error is one of the VM, for example when memory is short.
 pub(crate) fn decode(lua: &Lua, text: &[u8]) -> mlua::Result<Result<Value, String>> {
     if text.len() > TEXT_MAX {

@@ -39,7 +39,8 @@ impl fmt::Display for Fail {
 impl std::error::Error for Fail {}
 
 /// Adds the functions to a VM before its sandbox is closed: to the global `cg`, or to a new one.
-/// || # Errors
+///
+/// # Errors
 /// Memory is short.
 pub(crate) fn install(lua: &Lua) -> mlua::Result<()> {
     let globals = lua.globals();
@@ -111,7 +112,8 @@ fn values(lua: &Lua, cg: &Table) -> mlua::Result<()> {
 }
 
 /// Returns the result of `act` for the thread's call.
-/// || # Errors
+///
+/// # Errors
 /// No call runs, or `act` fails.
 pub(crate) fn call<R>(
     lua: &Lua,

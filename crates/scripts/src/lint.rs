@@ -129,8 +129,8 @@ fn unknown_member(path: &str, is_test: bool, globals: &[&str]) -> Option<String>
     None
 }
 
-/// The line in which a source defines a field with this name, such as `ttl` or `read.left`, or else the field
-/// that contains it.
+/// The line in which a source defines a field with this name, such as `ttl` or `read.left`, otherwise the
+/// field that contains it.
 pub(crate) fn line_of_field(source: &SourceFile, field: &str) -> Option<usize> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let defines = |line: &str, name: &str| {

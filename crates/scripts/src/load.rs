@@ -39,7 +39,8 @@ const CREATE_AT_MS: u64 = 1_767_225_600_000;
 
 impl Scripts {
     /// The types of these sources, and warnings. Each source is compiled and run once; tests are not run.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The problems in the sources.
     pub fn load(sources: &Sources, limits: &Limits) -> Result<(Arc<Self>, Vec<Problem>), Vec<Problem>> {
         if let [first, ..] = &sources.types[..]
@@ -323,8 +324,10 @@ impl<'s> TypeReader<'s> {
         if methods.len() > TYPE_METHODS_MAX {
             self.problem("", format!("has {} methods, more than {TYPE_METHODS_MAX}", methods.len()));
         }
-        let takes: BTreeMap<String, Signature> =
-            methods.iter().map(|(name, found)| (name.clone(), self.takes(name, &found.function))).collect();
+        let takes: BTreeMap<String, Signature> = methods
+            .iter()
+            .map(|(name, found)| (name.clone(), self.signature(name, &found.function)))
+            .collect();
         if let Some(keys) = keys {
             self.keys(&keys, &mut methods, &takes);
         }
@@ -410,7 +413,7 @@ impl<'s> TypeReader<'s> {
     }
 
     /// The parameters of a method, without its object.
-    fn takes(&self, name: &str, function: &Function) -> Signature {
+    fn signature(&self, name: &str, function: &Function) -> Signature {
         let info = function.info();
         let count = usize::from(info.num_params);
         let is_own = info.short_src.is_some_and(|file| file == file_of(self.source));
@@ -528,7 +531,7 @@ impl<'s> TypeReader<'s> {
     }
 }
 
-/// The line of a field, or of the field that contains it, or else the end of the source, which returns it.
+/// The line of a field, or of the field that contains it, otherwise the end of the source, which returns it.
 fn line_in(source: &SourceFile, bytecode: Option<&Bytecode>, field: &str) -> Option<usize> {
     line_of_field(source, field).or_else(|| bytecode?.end())
 }

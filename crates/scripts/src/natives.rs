@@ -128,7 +128,8 @@ static KINDS: [(&str, FieldKind, Methods); 7] = {
 };
 
 /// Adds the constructors to `cg`, and the methods to all handles of the VM.
-/// || # Errors
+///
+/// # Errors
 /// Memory is short.
 pub(crate) fn install(lua: &Lua, cg: &Table) -> mlua::Result<()> {
     let by_kind = lua.create_table()?;

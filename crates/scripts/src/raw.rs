@@ -65,7 +65,8 @@ fn with_functions<R>(lua: &Lua, run: impl FnOnce(&CodecFunctions) -> mlua::Resul
 }
 
 /// Makes the table of a state, whose head was read.
-/// || # Errors
+///
+/// # Errors
 /// The bytes are not a state, or memory is short.
 pub(crate) fn decode(
     lua: &Lua,
@@ -196,7 +197,8 @@ pub(crate) enum EncodeResult {
 
 /// Appends a table in the form of states, and ends when `out` is longer than `most`, which it may exceed by
 /// one value. `fields`: gets the fields that the table refers to, ascending.
-/// || # Errors
+///
+/// # Errors
 /// An error of the VM, for example when its stack is full.
 pub(crate) fn encode(
     lua: &Lua,

@@ -18,7 +18,8 @@ use crate::limits::Breach;
 use crate::watchdog::VmSlot;
 
 /// The upvalues of a function; a function of another language has none.
-/// || # Errors
+///
+/// # Errors
 /// Memory is short.
 pub(crate) fn upvalues(lua: &Lua, function: &Function) -> mlua::Result<Vec<Value>> {
     // SAFETY: the function is the only value on the stack of this protected call, which holds nothing that is
@@ -38,7 +39,8 @@ pub(crate) fn upvalues(lua: &Lua, function: &Function) -> mlua::Result<Vec<Value
 }
 
 /// `cg.now_ms()`: the time at which the thread's call began, in Unix milliseconds.
-/// || # Errors
+///
+/// # Errors
 /// Memory is short.
 pub(crate) fn now_ms(lua: &Lua) -> mlua::Result<Function> {
     // SAFETY: the function takes no arguments, and returns what it pushes.
@@ -46,7 +48,8 @@ pub(crate) fn now_ms(lua: &Lua) -> mlua::Result<Function> {
 }
 
 /// `cg.now()`: the same time in seconds.
-/// || # Errors
+///
+/// # Errors
 /// Memory is short.
 pub(crate) fn now(lua: &Lua) -> mlua::Result<Function> {
     // SAFETY: as above.
@@ -82,7 +85,8 @@ const DIGITS_MAX: usize = 15;
 
 /// A function that parses an argument of a few digits, or takes the default, and leaves other arguments to
 /// `reader`.
-/// || # Errors
+///
+/// # Errors
 /// Memory is short.
 pub(crate) fn read_digits(lua: &Lua, reader: Function) -> mlua::Result<Function> {
     // SAFETY: the reader is the only value on the stack of this protected call, and becomes the upvalue.
@@ -149,9 +153,11 @@ unsafe impl Send for Interrupt {}
 
 impl Interrupt {
     /// The interrupt of this VM.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The VM has no memory.
-    /// || # Safety
+    ///
+    /// # Safety
     /// The VM must exist whenever [`Interrupt::set`] is called.
     unsafe fn of(lua: &Lua) -> mlua::Result<Self> {
         let mut callbacks = ptr::null_mut();
@@ -178,7 +184,8 @@ pub(crate) struct WatchedVm {
 
 impl WatchedVm {
     /// Watches this thread's VM; `limit`: the processor time of a call.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The VM has no memory.
     pub(crate) fn new(lua: &Lua, limit: Duration) -> mlua::Result<Self> {
         // SAFETY: the slot is closed, after which it sets nothing, before this clone of the VM is dropped.

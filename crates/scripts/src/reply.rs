@@ -20,7 +20,8 @@ pub(crate) struct FlaggedText {
 }
 
 /// Appends the result of a method as a reply.
-/// || # Errors
+///
+/// # Errors
 /// The value has no form as a reply.
 pub(crate) fn reply(value: &Value, json_flags: u32, out: &mut Vec<u8>) -> Result<ScriptOutcome, String> {
     let mut flags = 0;
@@ -42,7 +43,8 @@ pub(crate) fn reply(value: &Value, json_flags: u32, out: &mut Vec<u8>) -> Result
 }
 
 /// Appends a value that is not a table.
-/// || # Errors
+///
+/// # Errors
 /// The value has no form as a reply.
 fn scalar(value: &Value, out: &mut Vec<u8>) -> Result<(), String> {
     match value {

@@ -53,7 +53,8 @@ pub struct Sources {
 
 impl Sources {
     /// Reads a directory: at most [`FILES_MAX`] files of at most [`FILE_MAX`] bytes.
-    /// || # Errors
+    ///
+    /// # Errors
     /// All problems with the files.
     pub fn read(dir: &Path) -> Result<Self, Vec<Problem>> {
         let mut reader = DirectoryReader { sources: Self::default(), files: 0, problems: Vec::new() };

@@ -50,8 +50,10 @@ pub(crate) fn fields(plain: &[u8]) -> StateFields {
 }
 
 /// The table of a plain state, and the version of the source that wrote it.
-/// || `call_number` and `object` become part of the handles of fields.
-/// || # Errors
+///
+/// `call_number` and `object` become part of the handles of fields.
+///
+/// # Errors
 /// The bytes are not a state, or memory is short.
 pub(crate) fn decode(
     lua: &Lua,
@@ -66,7 +68,8 @@ pub(crate) fn decode(
 
 /// Appends the state for a table, with the call's tokens of `cg.once`; returns the fields that it refers to.
 /// The call must be the thread's.
-/// || # Errors
+///
+/// # Errors
 /// A value in the table that cannot be kept, and its place; or the state is longer than `state_max`.
 pub(crate) fn encode(
     lua: &Lua,
@@ -152,7 +155,8 @@ pub(crate) fn tokens(plain: &[u8]) -> &[u8] {
 /// objects. In an object, keys that are numbers come first, as texts, then names in ascending order; a name
 /// that equals such a text is put in quotes. Numbers that JSON cannot express are null. `field` appends a
 /// field.
-/// || Bytes that are not a state are written as far as they can be read, and the output is not valid JSON
+///
+/// Bytes that are not a state are written as far as they can be read, and the output is not valid JSON
 /// then.
 pub(crate) fn to_json(
     plain: &[u8],

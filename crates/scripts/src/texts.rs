@@ -20,7 +20,8 @@ use crate::bounds::{original, replace};
 const KINDS: [&str; 5] = ["table", "function", "thread", "buffer", "userdata"];
 
 /// Replaces `tostring` and `string.format`.
-/// || # Errors
+///
+/// # Errors
 /// Memory is short.
 pub(crate) fn install(lua: &Lua) -> mlua::Result<()> {
     let globals = lua.globals();

@@ -2,7 +2,7 @@
 //!
 //! A script can use only the names in `vm/globals.txt`: Luau's other names are removed before the first
 //! source runs. Libraries and globals are read-only from the start. Tables that a source makes become
-//! read-only when all sources have run, so that nothing but the object survives a call.
+//! read-only when all sources have run, so that only the object survives a call.
 //!
 //! # Invariants
 //! * Everything that a script can reach in more than one call is read-only, except for a local of a source
@@ -85,7 +85,8 @@ impl Vm {
     }
 
     /// A VM that has run all sources.
-    /// || # Errors
+    ///
+    /// # Errors
     /// A source fails, or does not return a table.
     pub(crate) fn open(program: &Program, limits: &Limits) -> Result<Self, LoadError> {
         let failed = |file: &str| {
@@ -146,7 +147,7 @@ impl Vm {
 
     /// Frees the memory that a call has left, if it is at least a quarter of the limit. Returns the VM's
     /// bytes; None: locals of sources keep so much that the VM must be dropped.
-    pub(crate) fn tidy(&self) -> Option<usize> {
+    pub(crate) fn collect_garbage(&self) -> Option<usize> {
         let most = self.settled_bytes.saturating_add(self.memory_bytes / 4);
         if self.lua.used_memory() > most {
             self.lua.gc_collect().ok()?;

@@ -400,7 +400,7 @@ fn choose(counts: impl Iterator<Item = usize>, own: Option<usize>) -> usize {
     own.filter(|_| keeps).unwrap_or(fewest)
 }
 
-/// A descriptor of `/dev/null` as the spare; None if no descriptor is left.
+/// An unused event descriptor as the spare; None if no descriptor is left.
 fn spare_descriptor() -> Option<OwnedFd> {
     eventfd(0, EventfdFlags::CLOEXEC).ok()
 }

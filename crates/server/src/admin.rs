@@ -98,7 +98,8 @@ impl Stage {
 
 impl BoundAdmin {
     /// Opens the sockets of `--admin`, without listening on them. None: the option is not set.
-    /// || # Errors
+    ///
+    /// # Errors
     /// An address cannot be opened.
     pub(crate) fn new(settings: &Settings, secrets: Arc<Secrets>) -> Result<Option<Self>, ServeError> {
         let Some(wanted) = &settings.admin else { return Ok(None) };
@@ -109,7 +110,7 @@ impl BoundAdmin {
         }
         let is_local = addresses.iter().all(|address| address.ip().is_loopback());
         if !is_local {
-            let needs = secrets.lacks();
+            let needs = secrets.missing_options();
             if !needs.is_empty() {
                 return Err(ServeError::Admin(format!(
                     "--admin {wanted}: other machines can reach it; add {}, or take an address of loopback such as 127.0.0.1:{PORT}",

@@ -87,7 +87,8 @@ pub struct AuthFile {
 impl AuthFile {
     /// Reads the file of users that the settings name; None if clients need not log in. `pwdb`: the value of
     /// `MEMCACHED_SASL_PWDB` in the environment, which counts under `-S` without `-Y`.
-    /// || # Errors
+    ///
+    /// # Errors
     /// A login is required and there is no file, or the file cannot be used.
     pub fn of_settings(settings: &Settings, pwdb: Option<OsString>) -> Result<Option<Self>, AuthError> {
         if let Some(path) = &settings.auth_file {
@@ -190,7 +191,8 @@ impl AuthFile {
     }
 
     /// The user with this name and this password.
-    /// || Each user is compared in full, so that the time does not tell how much of a guess is right. It
+    ///
+    /// Each user is compared in full, so that the time does not tell how much of a guess is right. It
     /// tells the lengths, as in memcached.
     fn known(&self, name: &[u8], password: &[u8]) -> Option<Arc<[u8]>> {
         let users = self.users.load();

@@ -37,7 +37,7 @@ pub(crate) fn admin(admin: &Admin<'_>, token: u64, turn: &mut Turn<'_>) -> Conne
                 log::set_verbosity(level);
                 turn.shared.watchers.log_requests(level >= log::REQUESTS);
             }
-            say(turn, noreply, "OK");
+            answer_line(turn, noreply, "OK");
         }
         Admin::FlushAll { delay, noreply } => flush_all(delay, noreply, turn),
         Admin::Stats(words) if turn.shared.settings.track_sizes && is_sizes(words) => {
@@ -48,8 +48,8 @@ pub(crate) fn admin(admin: &Admin<'_>, token: u64, turn: &mut Turn<'_>) -> Conne
         Admin::Shutdown { graceful } => return shutdown(graceful, turn),
         Admin::Watch(words) => return watch(words, turn),
         Admin::LruCrawler(words) => return lru_crawler(words, token, turn),
-        Admin::Lru(words) => say(turn, words.noreply(), lru(words)),
-        Admin::Slabs(words) => say(turn, words.noreply(), slabs(words)),
+        Admin::Lru(words) => answer_line(turn, words.noreply(), lru(words)),
+        Admin::Slabs(words) => answer_line(turn, words.noreply(), slabs(words)),
         Admin::CacheMemlimit { mebibytes, noreply } => cache_memlimit(mebibytes, noreply, turn),
         Admin::RefreshCerts => refresh_certs(turn),
         Admin::Debugtime(words) => debugtime(words, turn),
@@ -62,7 +62,7 @@ fn is_sizes(mut words: Words<'_>) -> bool {
     words.next() == Some(b"sizes")
 }
 
-fn say(turn: &mut Turn<'_>, noreply: bool, text: &str) {
+fn answer_line(turn: &mut Turn<'_>, noreply: bool, text: &str) {
     if !noreply {
         reply::line(&mut turn.out.bytes, text);
     }
@@ -71,7 +71,7 @@ fn say(turn: &mut Turn<'_>, noreply: bool, text: &str) {
 fn flush_all(delay: i64, noreply: bool, turn: &mut Turn<'_>) {
     turn.counters.cmd_flush.add(1);
     if !turn.shared.settings.flush {
-        return say(turn, noreply, reply::error::FLUSH_NOT_ALLOWED);
+        return answer_line(turn, noreply, reply::error::FLUSH_NOT_ALLOWED);
     }
     // A delay is an exptime: relative up to 30 days, a Unix time above; 0 and times in the past mean now. As
     // in memcached it takes effect a second early, so that a delay of 1 is none.
@@ -80,12 +80,12 @@ fn flush_all(delay: i64, noreply: bool, turn: &mut Turn<'_>) {
     turn.shared.engine.flush(last.max(now), turn.now);
     // memcached calls this time oldest_live.
     turn.shared.gauges.oldest.store(last, Relaxed);
-    say(turn, noreply, "OK");
+    answer_line(turn, noreply, "OK");
 }
 
 fn shutdown(graceful: bool, turn: &mut Turn<'_>) -> ConnectionAction {
     if !turn.shared.settings.shutdown_command {
-        say(turn, false, reply::error::SHUTDOWN_NOT_ENABLED);
+        answer_line(turn, false, reply::error::SHUTDOWN_NOT_ENABLED);
         return ConnectionAction::GoOn;
     }
     log::notice(if graceful { "shutdown graceful asked by a client" } else { "shutdown asked by a client" });
@@ -96,7 +96,7 @@ fn shutdown(graceful: bool, turn: &mut Turn<'_>) -> ConnectionAction {
 
 fn watch(words: Words<'_>, turn: &mut Turn<'_>) -> ConnectionAction {
     if !turn.shared.settings.watch {
-        say(turn, false, reply::error::WATCH_NOT_ALLOWED);
+        answer_line(turn, false, reply::error::WATCH_NOT_ALLOWED);
         return ConnectionAction::GoOn;
     }
     let mut topics = Topics::default();
@@ -104,7 +104,7 @@ fn watch(words: Words<'_>, turn: &mut Turn<'_>) -> ConnectionAction {
     for word in words {
         any = true;
         let Some(topic) = Topics::parse(word) else {
-            say(turn, false, "ERROR");
+            answer_line(turn, false, "ERROR");
             return ConnectionAction::GoOn;
         };
         topics = topics.with(topic);
@@ -124,11 +124,11 @@ fn lru_crawler(mut words: Words<'_>, token: u64, turn: &mut Turn<'_>) -> Connect
     if let Some(form) = form {
         return match start_dump(form, argument, token, turn) {
             Ok(dump) => {
-                say(turn, false, "OK");
+                answer_line(turn, false, "OK");
                 ConnectionAction::Dump(dump)
             }
             Err(refusal) => {
-                say(turn, false, refusal);
+                answer_line(turn, false, refusal);
                 ConnectionAction::GoOn
             }
         };
@@ -154,7 +154,7 @@ fn lru_crawler(mut words: Words<'_>, token: u64, turn: &mut Turn<'_>) -> Connect
         }
         _ => "ERROR",
     };
-    say(turn, noreply, text);
+    answer_line(turn, noreply, text);
     ConnectionAction::GoOn
 }
 
@@ -162,7 +162,8 @@ const BAD_CLASS: &str = "BADCLASS invalid class id";
 const DUMP_RUNS: &str = "BUSY currently processing crawler request";
 
 /// Begins a dump for the connection `token`.
-/// || # Errors
+///
+/// # Errors
 /// Another dump runs, or the connection cannot have one; the text is the reply.
 fn start_dump(
     form: DumpFormat,
@@ -269,7 +270,7 @@ fn cache_memlimit(mebibytes: u64, noreply: bool, turn: &mut Turn<'_>) {
         }
         _ => "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust",
     };
-    say(turn, noreply, text);
+    answer_line(turn, noreply, text);
 }
 
 fn refresh_certs(turn: &mut Turn<'_>) {
@@ -287,7 +288,7 @@ fn refresh_certs(turn: &mut Turn<'_>) {
             }
         },
     };
-    say(turn, false, &text);
+    answer_line(turn, false, &text);
 }
 
 fn debugtime(mut words: Words<'_>, turn: &mut Turn<'_>) {
@@ -296,9 +297,9 @@ fn debugtime(mut words: Words<'_>, turn: &mut Turn<'_>) {
             turn.shared.clock.advance(seconds);
             // The rest of this turn uses the new time.
             turn.now.second = turn.shared.clock.seconds();
-            say(turn, false, "OK");
+            answer_line(turn, false, "OK");
         }
-        None => say(turn, false, reply::error::BAD_FORMAT),
+        None => answer_line(turn, false, reply::error::BAD_FORMAT),
     }
 }
 

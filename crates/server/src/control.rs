@@ -29,7 +29,8 @@ use crate::{lane, log, stats};
 
 /// Runs the server: starts the lanes, and returns when they have left. `must_reload`: a reload was requested
 /// before.
-/// || # Errors
+///
+/// # Errors
 /// The system cannot make a thread or a poller, or the poller fails.
 pub(crate) fn run(
     shared: &Arc<Shared>,
@@ -85,7 +86,7 @@ pub(crate) fn run(
         if let Ok(Some(Signal::LeaveNow)) = signals.next() {
             tell_all(shared, || Message::Stop);
         }
-        life.look(&manager, &shared.lanes, shared.clock.now(), |number| lanes[number].is_finished());
+        life.tick(&manager, &shared.lanes, shared.clock.now(), |number| lanes[number].is_finished());
     }
     // All held requests have been answered, so that no client waits for a job.
     shared.loaders.stop();
@@ -224,7 +225,7 @@ impl<'a> Control<'a> {
             }
             self.shared.acceptor.retry(&self.sockets, woken, self.shared);
             busy = self.tick(busy);
-            self.life.look(&self.manager, &self.shared.lanes, self.shared.clock.now(), |_| false);
+            self.life.tick(&self.manager, &self.shared.lanes, self.shared.clock.now(), |_| false);
         }
     }
 
@@ -338,7 +339,7 @@ impl<'a> Control<'a> {
             {
                 log::warning(format_args!("rule {}: {advice}", rule.pattern.text()));
             }
-            if let Some(line) = self.holds.look(rule, state, now_ms) {
+            if let Some(line) = self.holds.due_line(rule, state, now_ms) {
                 log::warning(line);
             }
         }

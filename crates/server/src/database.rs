@@ -18,7 +18,8 @@ impl Database {
     /// The database of the log `settings`. None: the log has no database, or this build lacks the feature for
     /// it; such a rule file is refused. `table`: which parts of a table are followed; `outlives`: see
     /// [`postgres::Source`].
-    /// || # Errors
+    ///
+    /// # Errors
     /// The file of certificates cannot be read.
     pub(crate) fn of(
         settings: &FollowSettings,
@@ -69,7 +70,8 @@ impl Database {
 
     /// Asks the database which settings and rights are missing; each entry has the statement that corrects
     /// it.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The database cannot be reached, or refuses the login or the query.
     pub(crate) async fn check(&self, password: Option<&str>) -> Result<Vec<Missing>, WireError> {
         let password = |address: &Address| password.map(str::to_owned).or_else(|| address.password.clone());

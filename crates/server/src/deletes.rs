@@ -110,7 +110,8 @@ struct DeleteCounts {
 }
 
 /// Follows a log until a signal ends it.
-/// || # Errors
+///
+/// # Errors
 /// The log cannot be followed at all. A database or a server that cannot be reached is not an error: it is
 /// tried again.
 pub fn delete_keys(log: &FollowSettings, command: &FollowCommand) -> Result<(), DeletesError> {
@@ -360,12 +361,12 @@ impl OrderSink {
         let overflowed = shared.queues.borrow_mut().delete(place, key);
         shared.wakes[place].notify_one();
         let Some(QueueFull { place, count }) = overflowed else { return };
-        let then = match (shared.queues.borrow().lacks(place), self.on_gap) {
+        let then = match (shared.queues.borrow().is_incomplete(place), self.on_gap) {
             (true, _) => "the log sends them again when it answers",
             (false, OnGap::Flush) => "it is emptied when it answers",
             (false, OnGap::Warn) => "what they meant stays there until it expires (--on-gap warn)",
         };
-        shared.count(|counts| counts.gaps += u64::from(!shared.queues.borrow().lacks(place)));
+        shared.count(|counts| counts.gaps += u64::from(!shared.queues.borrow().is_incomplete(place)));
         log::warning(format_args!(
             "server {}: there is no memory for the {count} deletes that wait for it: {then}",
             shared.servers[place].name
@@ -437,7 +438,7 @@ impl Node for OrderSink {
                 // Positions of the last stream are void here: the new stream repeats unanswered changes.
                 self.marks.clear();
                 self.position = 0;
-                shared.queues.borrow_mut().comes_again();
+                shared.queues.borrow_mut().note_repetition();
                 shared.progress.borrow_mut().asked.clear();
                 let how = if resumes { "goes on where it stopped" } else { "begins" };
                 if said.is_new(&format!("{how} {identity}")) {
@@ -495,7 +496,7 @@ impl Node for OrderSink {
     }
 
     fn wants_again(&mut self) -> Option<String> {
-        let place = self.shared.queues.borrow().wants_again()?;
+        let place = self.shared.queues.borrow().needs_repetition()?;
         Some(format!("server {} answers again, and lacks what the log has", self.shared.servers[place].name))
     }
 

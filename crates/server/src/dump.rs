@@ -54,7 +54,8 @@ struct DumpReader {
 
 impl Dumps {
     /// Begins the dump of the connection `token` of `lane`; None while another dump runs.
-    /// || `has_items`: whether a requested class has items; otherwise the dump is empty.
+    ///
+    /// `has_items`: whether a requested class has items; otherwise the dump is empty.
     pub(crate) fn begin(
         &self,
         form: DumpFormat,

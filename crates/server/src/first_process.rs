@@ -27,7 +27,8 @@ const PASSED: [Signal; 6] =
 /// If this process is number 1: continues in a child, and stays as its parent. Then it returns the status
 /// with which to exit, once the child has ended: the child's own, or 128 and the number of the signal that
 /// killed it. None: this process is the program, either the child or not number 1.
-/// || Must be called while the process has one thread.
+///
+/// Must be called while the process has one thread.
 pub fn stay_as_first_process() -> Option<u8> {
     if getpid() != Pid::INIT {
         return None;

@@ -105,7 +105,7 @@ impl BumpWriter {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn see(&self, act: impl FnOnce(&mut FleetState)) {
+    fn update_state(&self, act: impl FnOnce(&mut FleetState)) {
         act(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }
@@ -206,7 +206,7 @@ impl Node for FollowContext {
 
     fn fleet(&mut self, nodes: Vec<Listed>) {
         if let Some(writer) = &self.writer {
-            writer.see(|seen| seen.nodes = nodes);
+            writer.update_state(|seen| seen.nodes = nodes);
         }
     }
 }
@@ -215,12 +215,12 @@ impl FollowContext {
     /// Notes that the log was confirmed at `at_ms`, in milliseconds since the start.
     pub(crate) fn note_confirmed(&self, at_ms: u64) {
         if let Some(writer) = &self.writer {
-            writer.see(|seen| seen.confirmed_ms = Some(at_ms));
+            writer.update_state(|seen| seen.confirmed_ms = Some(at_ms));
         }
     }
 
     /// Executes a bump of another node.
-    pub(crate) fn obey(&self, Name { tag: line, .. }: &Name, now: Now) {
+    pub(crate) fn execute_bump(&self, Name { tag: line, .. }: &Name, now: Now) {
         let shared = self.shared.engine.shared();
         // No item on this server has a prefix that it does not know.
         let find = |prefix: &[u8]| match prefix {

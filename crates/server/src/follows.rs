@@ -372,7 +372,7 @@ impl FollowContext {
     }
 
     /// How items with tags are treated while the log is behind, for a log line.
-    fn meanwhile(&self) -> String {
+    fn behind_policy(&self) -> String {
         let lag = self.settings.max_lag;
         match self.settings.when_behind {
             WhenBehind::Refresh => format!("items with tags that are older than {lag:?} are computed again"),
@@ -386,7 +386,7 @@ impl FollowContext {
         let (name, address) = (&self.settings.name, &self.settings.origin);
         log::notice(format_args!(
             "log {name}: is behind until {address} has confirmed it for the first time: {}",
-            self.meanwhile()
+            self.behind_policy()
         ));
     }
 
@@ -414,7 +414,7 @@ impl FollowContext {
                 let lag = self.settings.max_lag;
                 log::warning(format_args!(
                     "log {name}: is behind, not confirmed for {lag:?}: {}",
-                    self.meanwhile()
+                    self.behind_policy()
                 ));
             }
             (Some(before_ms), None) => {
@@ -431,7 +431,7 @@ impl FollowContext {
         lock(&self.view).bumps += 1;
         #[cfg(feature = "etcd")]
         if self.writer.is_some() {
-            return self.obey(name, now);
+            return self.execute_bump(name, now);
         }
         let Name { scope, tag } = name;
         let kind = if self.settings.soft { BumpKind::Soft } else { BumpKind::Hard };
@@ -501,7 +501,7 @@ impl Node for FollowContext {
 
     #[cfg(feature = "etcd")]
     fn stands(&mut self, standing: cattlegrid_follow::Standing) {
-        self.via.iter_mut().for_each(|via| via.stands(standing.clone()));
+        self.via.iter_mut().for_each(|via| via.note_standing(standing.clone()));
     }
 
     #[cfg(feature = "etcd")]
@@ -610,7 +610,7 @@ pub fn check_logs(follows: &[FollowSettings]) -> (String, bool) {
     }
     for settings in follows {
         let (name, address) = (&settings.name, &settings.origin);
-        let lines = match lacks(settings) {
+        let lines = match missing_settings(settings) {
             Ok(missing) if missing.is_empty() => vec![format!("{address}: ok, nothing is missing")],
             Ok(missing) => {
                 is_good = false;
@@ -630,13 +630,14 @@ pub fn check_logs(follows: &[FollowSettings]) -> (String, bool) {
 
 /// The settings that the database or the etcd of this log lacks, each with its correction. The function
 /// connects, and takes at most about ten seconds.
-/// || # Errors
+///
+/// # Errors
 /// The database cannot be asked, for the reason in the text.
 pub fn log_lacks(settings: &FollowSettings) -> Result<Vec<(String, String)>, String> {
-    lacks(settings).map(|all| all.into_iter().map(|one| (one.what, one.mend)).collect())
+    missing_settings(settings).map(|all| all.into_iter().map(|one| (one.what, one.mend)).collect())
 }
 
-fn lacks(settings: &FollowSettings) -> Result<Vec<Missing>, String> {
+fn missing_settings(settings: &FollowSettings) -> Result<Vec<Missing>, String> {
     let password = password(settings, || false)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     let runtime = runtime.map_err(|error| error.to_string())?;

@@ -107,7 +107,8 @@ fn caps() -> Caps {
 }
 
 /// Executes the decisions in `input`.
-/// || # Panics
+///
+/// # Panics
 /// A check fails.
 pub fn run(input: &[u8]) -> Report {
     let mut choices = Choices(input);

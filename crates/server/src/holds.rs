@@ -18,15 +18,16 @@ pub(crate) struct HoldReports(HashMap<String, HoldReport>);
 
 #[derive(Debug, Default)]
 struct HoldReport {
-    /// The time from which `counts` count, in milliseconds.
+    /// When `before` was read, in milliseconds.
     since_ms: u64,
+    /// The counters from which the next line counts.
     before: RuleCounts,
     said_ms: Option<u64>,
 }
 
 impl HoldReports {
     /// The line about a rule, if one is due now. To be called about once a second for each rule in force.
-    pub(crate) fn look(&mut self, rule: &Rule, state: &RuleState, now_ms: u64) -> Option<String> {
+    pub(crate) fn due_line(&mut self, rule: &Rule, state: &RuleState, now_ms: u64) -> Option<String> {
         let counted = RuleCounts::of(state.counters());
         let name = &*rule.name();
         if !self.0.contains_key(name) {
@@ -60,7 +61,8 @@ fn is_worth_a_line(new: &RuleCounts) -> bool {
     missed > 0 && missed * ONE_IN >= new.to_hold()
 }
 
-/// The line for the counts of a minute. `p90_ms`: the time of computations, in milliseconds.
+/// The line for the counts of a minute. `p90_ms`: the 90th percentile of the times of computations, in
+/// milliseconds.
 fn line(new: &RuleCounts, rule: &Rule, p90_ms: Option<u32>) -> String {
     let policy = &rule.policy;
     let (one, many) = (new.expired.saturating_sub(new.expired_many), new.expired_many);
@@ -180,11 +182,11 @@ mod tests {
         let (rule, state) = rule(Policy::default());
         let counters = state.counters();
         let mut reports = HoldReports::default();
-        assert_eq!(reports.look(&rule, &state, 1000), None, "nothing was held");
+        assert_eq!(reports.due_line(&rule, &state, 1000), None, "nothing was held");
         add(&counters.held, 41);
-        assert_eq!(reports.look(&rule, &state, 2000), None, "they wait still");
+        assert_eq!(reports.due_line(&rule, &state, 2000), None, "they wait still");
         add(&counters.hold_expired, 41);
-        let line = reports.look(&rule, &state, 3000).unwrap();
+        let line = reports.due_line(&rule, &state, 3000).unwrap();
         assert!(
             line.starts_with("rule 1 \"page:{id}\": in the last minute 41 gets were held for 400 ms (hold) "),
             "{line}"
@@ -192,19 +194,23 @@ mod tests {
         for second in 4..63 {
             add(&counters.held, 1);
             add(&counters.hold_expired, 1);
-            assert_eq!(reports.look(&rule, &state, second * 1000), None, "{second} s");
+            assert_eq!(reports.due_line(&rule, &state, second * 1000), None, "{second} s");
         }
-        let line = reports.look(&rule, &state, 63_000).unwrap();
+        let line = reports.due_line(&rule, &state, 63_000).unwrap();
         assert!(line.contains("in the last minute 59 gets were held"), "{line}");
-        assert_eq!(reports.look(&rule, &state, 123_000), None, "it is over");
+        assert_eq!(reports.due_line(&rule, &state, 123_000), None, "it is over");
         counters.reset();
         add(&counters.held, 2);
         add(&counters.hold_expired, 2);
-        assert_eq!(reports.look(&rule, &state, 124_000), None, "fewer than before: the counters were reset");
+        assert_eq!(
+            reports.due_line(&rule, &state, 124_000),
+            None,
+            "fewer than before: the counters were reset"
+        );
         add(&counters.hold_expired, 1);
-        assert_eq!(reports.look(&rule, &state, 183_000), None);
+        assert_eq!(reports.due_line(&rule, &state, 183_000), None);
         add(&counters.hold_expired, 1);
-        assert!(reports.look(&rule, &state, 184_000).unwrap().contains("minute 1 gets"));
+        assert!(reports.due_line(&rule, &state, 184_000).unwrap().contains("minute 1 gets"));
     }
 
     #[test]
@@ -212,9 +218,9 @@ mod tests {
         let (rule, state) = rule(Policy::default());
         add(&state.counters().held, 1000);
         add(&state.counters().hold_expired, 9);
-        assert_eq!(HoldReports::default().look(&rule, &state, 1000), None);
+        assert_eq!(HoldReports::default().due_line(&rule, &state, 1000), None);
         add(&state.counters().hold_expired, 1);
-        assert!(HoldReports::default().look(&rule, &state, 1000).is_some());
+        assert!(HoldReports::default().due_line(&rule, &state, 1000).is_some());
     }
 
     #[test]

@@ -54,11 +54,11 @@ impl TurnSampler {
     #[inline]
     pub(crate) fn next(&mut self) -> u32 {
         self.left -= 1;
-        if self.left > 0 { 0 } else { self.again() }
+        if self.left > 0 { 0 } else { self.next_gap() }
     }
 
     #[cold]
-    fn again(&mut self) -> u32 {
+    fn next_gap(&mut self) -> u32 {
         // Xorshift: the choice must not be in step with a period of the clients.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -69,7 +69,7 @@ impl TurnSampler {
     }
 
     /// Notes that a sampled turn had this many events in `second`.
-    pub(crate) fn had(&mut self, events: usize, second: u32) {
+    pub(crate) fn note_events(&mut self, events: usize, second: u32) {
         if second != self.second {
             let is_calm = self.events < EVENTS_MAX / 4 && self.every > EVERY;
             (self.second, self.events) = (second, 0);
@@ -109,7 +109,8 @@ pub struct KeyCounts {
 }
 
 /// Space-Saving: counters for the most frequent of many keys.
-/// || With n counters, every key with more than 1/n of the total weight has one. Its count is never too
+///
+/// With n counters, every key with more than 1/n of the total weight has one. Its count is never too
 /// small, and too large by at most its error.
 #[derive(Debug)]
 pub struct Sketch {
@@ -334,7 +335,7 @@ impl HottestKeys {
 const WORD_MAX: usize = 24;
 
 /// A key in which `{}` replaces each part that seems to name one of many: a part with a digit, a part longer
-/// than a word, or one that is not text. Parts are separated by `:`, `/`, `.`, `-`, `_` and `|`.
+/// than a word, or a part that is not text. Parts are separated by `:`, `/`, `.`, `-`, `_` and `|`.
 pub fn shape(key: &[u8]) -> String {
     let mut shape = String::new();
     let is_separator = |byte: &u8| matches!(byte, b':' | b'/' | b'.' | b'-' | b'_' | b'|');
@@ -480,11 +481,11 @@ mod tests {
             }
         }
         assert!(gaps.len() > 100 && gaps.iter().all(|gap| (1..=127).contains(gap)), "{gaps:?}");
-        sampler.had(2 * EVENTS_MAX as usize, 1);
+        sampler.note_events(2 * EVENTS_MAX as usize, 1);
         (0..1000).for_each(|_| _ = sampler.next());
         assert!((0..1000).map(|_| sampler.next()).any(|stands| stands == 2 * EVERY), "half as many");
         for second in 2..9 {
-            sampler.had(1, second);
+            sampler.note_events(1, second);
         }
         (0..1000).for_each(|_| _ = sampler.next());
         assert!((0..1000).map(|_| sampler.next()).any(|stands| stands == EVERY), "as many again");

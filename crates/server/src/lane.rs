@@ -508,7 +508,7 @@ impl<'a> Lane<'a> {
                 Message::Wakes(wakes) => self.effects.add_wakes(wakes),
                 Message::Calls(calls) => self.calls.add(calls),
                 Message::Loaded(all) => {
-                    loading::land(all, self.shared, self.number, &mut self.effects);
+                    loading::finish_loads(all, self.shared, self.number, &mut self.effects);
                 }
                 Message::GiveWay { token, upload } => self.give_way(token, upload),
                 Message::EndDump(token) => self.end_dump(token),

@@ -71,7 +71,8 @@ impl Listeners {
     }
 
     /// Begins to listen on all sockets.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The system refuses, for example because another server has taken the port since [`bind`].
     pub fn listen(&self, settings: &Settings) -> Result<(), ListenError> {
         for listener in &self.sockets {
@@ -138,9 +139,11 @@ fn is_not_here(error: &io::Error) -> bool {
 /// Opens the sockets that the settings name, or takes those that the service manager passes instead. Opened
 /// sockets do not listen yet. `owner`: the user to whom root gives the Unix socket, if it opens it for
 /// another user.
-/// || To be called before threads start, since the access bits of the Unix socket are set by the mask of the
+///
+/// To be called before threads start, since the access bits of the Unix socket are set by the mask of the
 /// process.
-/// || # Errors
+///
+/// # Errors
 /// A socket cannot be opened.
 pub fn bind(settings: &Settings, owner: Option<&Account>) -> Result<Listeners, ListenError> {
     let passed = passed::sockets(settings)?;

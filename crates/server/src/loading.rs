@@ -58,7 +58,7 @@ pub fn log_loader(severity: Severity, text: &str) {
 }
 
 /// Gives the ends of jobs to the engine, on the lane that ordered them.
-pub(crate) fn land(all: Vec<Finished>, shared: &Shared, lane: usize, effects: &mut Effects) {
+pub(crate) fn finish_loads(all: Vec<Finished>, shared: &Shared, lane: usize, effects: &mut Effects) {
     let (counters, interest) = (&shared.lanes[lane].counters, shared.interest());
     let now = shared.now_at(shared.clock.now());
     let mut lock = shared.engine.shard_lock();

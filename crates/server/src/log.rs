@@ -157,8 +157,10 @@ pub fn counts() -> LogCounts {
 
 /// Starts the thread that writes. To be called after the last fork, and after signals are blocked, since the
 /// thread inherits the mask.
-/// || From here on the message of a panic is a line of the log as well.
-/// || # Errors
+///
+/// From here on the message of a panic is a line of the log as well.
+///
+/// # Errors
 /// The system cannot make another thread.
 pub fn start() -> std::io::Result<()> {
     let mut state = state();
@@ -185,7 +187,8 @@ pub fn flush(within: Duration) -> bool {
 }
 
 /// Writes a line if its level is enabled. `message`: a sentence without its full stop.
-/// || Below `-vv`, each place in the code may write ten lines a second, since clients and their machines can
+///
+/// Below `-vv`, each place in the code may write ten lines a second, since clients and their machines can
 /// cause most of them.
 #[track_caller]
 pub fn log(level: Level, message: impl Display) {
@@ -248,7 +251,7 @@ impl LogState {
                 if error.kind() == std::io::ErrorKind::TimedOut {
                     self.patience = Duration::ZERO;
                 }
-                self.queue.lose(std::slice::from_ref(line));
+                self.queue.count_lost(std::slice::from_ref(line));
             }
         }
     }

@@ -155,7 +155,7 @@ impl LaneHeartbeats {
     }
 
     /// Sends a sign if one is due and each lane that has not `left` has answered, and asks the lanes again.
-    pub(crate) fn look(
+    pub(crate) fn tick(
         &mut self,
         manager: &Manager,
         lanes: &[LaneHandle],
@@ -255,17 +255,17 @@ mod tests {
         let lanes = [LaneHandle::new().unwrap(), LaneHandle::new().unwrap()];
         let mut now = crate::time::Clock::new().now();
         let mut life = LaneHeartbeats::new(&manager, now);
-        let mut look = |left: Option<usize>| {
+        let mut tick = |left: Option<usize>| {
             now += Duration::from_millis(11);
-            life.look(&manager, &lanes, now, |number| Some(number) == left);
+            life.tick(&manager, &lanes, now, |number| Some(number) == left);
             signs()
         };
-        assert_eq!(look(None), 1, "nothing was asked yet");
-        assert_eq!(look(None), 0, "neither lane has answered");
+        assert_eq!(tick(None), 1, "nothing was asked yet");
+        assert_eq!(tick(None), 0, "neither lane has answered");
         lanes[0].answer();
-        assert_eq!(look(None), 0, "one has not");
-        assert_eq!(look(Some(1)), 1, "who has left answers nothing");
+        assert_eq!(tick(None), 0, "one has not");
+        assert_eq!(tick(Some(1)), 1, "who has left answers nothing");
         lanes.iter().for_each(LaneHandle::answer);
-        assert_eq!(look(None), 1);
+        assert_eq!(tick(None), 1);
     }
 }

@@ -47,7 +47,8 @@ pub(crate) struct Offer<'a> {
 
 impl Ring {
     /// A ring for the calling thread, the only one that can use it.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The system refuses; [`advice`] says what may help.
     pub(crate) fn new() -> io::Result<Self> {
         let modern = IoUring::builder()
@@ -73,7 +74,8 @@ impl Ring {
 
     /// Sends all offers, of which each socket may have one, and notes how many bytes each has taken. At most
     /// [`SENDS`] are sent.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The kernel did not take all requests. The ring is closed then, and unsent offers are still to be sent.
     pub(crate) fn send_all(&mut self, offers: &mut [Offer<'_>]) -> io::Result<()> {
         let Some(uring) = &mut self.uring else { return Ok(()) };

@@ -36,7 +36,7 @@ impl Samplers {
         second: u32,
     ) -> Option<(Family, u32)> {
         if let Some(hot) = self.hot.as_mut().filter(|_| stands_for > 0) {
-            hot.had(requests, second);
+            hot.note_events(requests, second);
         }
         let samples = self.latency.take(requests);
         (samples > 0 && !held).then_some((family, samples))

@@ -90,13 +90,13 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
 
     // 7. Identity. Then memory, whose locks do not survive a fork. Privileges last, since locking needs one.
     if let Some(account) = &account {
-        account.become_it(settings.core_dumps)?;
+        account.assume(settings.core_dumps)?;
         warn_of_files(&settings);
     }
     if settings.lock_memory {
         sys::lock_memory();
     }
-    sys::give_up(settings.privileges)?;
+    sys::drop_privileges(settings.privileges)?;
 
     // 8. Loaders: as the final user, and while errors can still be reported to the process that starts the
     // server. The pages for monitoring come first, and say that the server is starting.

@@ -45,10 +45,12 @@ impl Signals {
     }
 
     /// The next signal, if one has arrived; never waits.
-    /// || Poll the descriptor for reading, then call this until it returns None. Signals that were sent
+    ///
+    /// Poll the descriptor for reading, then call this until it returns None. Signals that were sent
     /// several times since the last call may arrive once: a second SIGTERM that is sent before the first is
     /// delivered counts as one.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The descriptor cannot be read.
     #[expect(clippy::should_implement_trait, reason = "an error must reach the caller, and none is no end")]
     pub fn next(&mut self) -> io::Result<Option<Signal>> {

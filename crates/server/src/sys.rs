@@ -69,11 +69,13 @@ pub struct ReadyPipe {
 }
 
 /// Continues in the background: in a session of its own without a terminal, which the process does not lead.
-/// || Must be called while the process has one thread. The calling process exits inside: with status 0 once
+///
+/// Must be called while the process has one thread. The calling process exits inside: with status 0 once
 /// the daemon calls [`ReadyPipe::report`], with 1 if the daemon ends before that. Until then errors still
 /// reach the terminal. `stay`: do not change to `/`. `quiet`: [`ReadyPipe::report`] connects standard input,
 /// output and error to `/dev/null`.
-/// || # Errors
+///
+/// # Errors
 /// The system refuses a fork, a session, a pipe or the change of directory.
 pub fn daemonise(stay: bool, quiet: bool) -> Result<ReadyPipe, SysError> {
     let failed = |error: io::Error| SysError::new("-d: cannot go to the background", error);
@@ -100,7 +102,8 @@ pub fn daemonise(stay: bool, quiet: bool) -> Result<ReadyPipe, SysError> {
 
 impl ReadyPipe {
     /// Lets the command that started the daemon return.
-    /// || # Errors
+    ///
+    /// # Errors
     /// Standard input, output and error cannot be connected to `/dev/null`.
     pub fn report(mut self) -> Result<(), SysError> {
         let failed =
@@ -131,7 +134,8 @@ pub(crate) fn fork() -> io::Result<Option<Pid>> {
 
 /// Takes a descriptor with which this process was started. To be called once for each number, before other
 /// code uses it.
-/// || # Errors
+///
+/// # Errors
 /// The descriptor is not open.
 pub(crate) fn passed_descriptor(number: i32) -> io::Result<OwnedFd> {
     // SAFETY: only borrowed, to find out whether it is open; a closed one is an error of the call.
@@ -168,8 +172,10 @@ pub(crate) fn open_files(connections: usize, threads: usize, others: usize) -> u
 
 /// Raises the limit on open files so that it fits `connections`, the descriptors of `threads`, and `others`
 /// (rings, pools of loaders).
-/// || If only the connections themselves fit, warns and takes the available limit, as memcached would.
-/// || # Errors
+///
+/// If only the connections themselves fit, warns and takes the available limit, as memcached would.
+///
+/// # Errors
 /// The connections do not fit.
 pub fn raise_open_files(connections: usize, threads: usize, others: usize) -> Result<(), SysError> {
     let failed = |errno: Errno| {
@@ -201,7 +207,8 @@ pub fn raise_open_files(connections: usize, threads: usize, others: usize) -> Re
 }
 
 /// `-r`: raises the limit on core files as far as allowed.
-/// || # Errors
+///
+/// # Errors
 /// The system refuses.
 pub fn raise_core_limit() -> Result<(), SysError> {
     if set_limits(Resource::Core, UNLIMITED, UNLIMITED).is_ok() {
@@ -317,7 +324,8 @@ pub(crate) fn return_own_heap() {
 /// Under a limit on address space: checks that items, threads and the room that is kept free fit into it, and
 /// keeps the allocator from reserving 64 MiB for each thread. Must be called before threads start.
 /// `memory_bytes`: the memory for items.
-/// || # Errors
+///
+/// # Errors
 /// They do not fit; the message has the necessary limit.
 pub fn fit_address_space(memory_bytes: usize, threads: usize) -> Result<(), SysError> {
     let (limit, _) = limits(Resource::As);
@@ -381,7 +389,8 @@ pub struct Account {
 
 /// The user of `-u`; None if the process is not root, where memcached, too, ignores the option. Warns if the
 /// server will run as root.
-/// || # Errors
+///
+/// # Errors
 /// There is no such user.
 pub fn account(user: Option<&str>) -> Result<Option<Account>, SysError> {
     if !Uid::current().is_root() && !Uid::effective().is_root() {
@@ -402,10 +411,12 @@ pub fn account(user: Option<&str>) -> Result<Option<Account>, SysError> {
 
 impl Account {
     /// Changes to the user for good: supplementary groups, group, user, in the order that leaves no way back.
-    /// || `dumpable`: allows core files again, which the system forbids to a process that changes its user.
-    /// || # Errors
+    ///
+    /// `dumpable`: allows core files again, which the system forbids to a process that changes its user.
+    ///
+    /// # Errors
     /// The system refuses.
-    pub fn become_it(&self, dumpable: bool) -> Result<(), SysError> {
+    pub fn assume(&self, dumpable: bool) -> Result<(), SysError> {
         let name = self.name.to_string_lossy();
         let failed = |errno: Reason| {
             SysError::new(format_args!("-u {name}: failed to assume identity of user {name}"), errno)
@@ -421,7 +432,8 @@ impl Account {
     }
 
     /// Gives the Unix socket at `path`, which root has made, to this user.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The system refuses, or the file is not a socket: others may be able to write in the directory, and the
     /// owner of another file must not change.
     pub fn own_socket(&self, path: &Path) -> io::Result<()> {
@@ -432,7 +444,8 @@ impl Account {
 /// Gives the Unix socket of a server that is not root to the group of `user`, the one of `-u`, if the
 /// server's user is in that group. Members of the group can connect then, as to a server that root has
 /// started.
-/// || # Errors
+///
+/// # Errors
 /// The same as of [`Account::own_socket`].
 pub fn share_socket(path: &Path, user: &str) -> io::Result<()> {
     let group = User::from_name(user).ok().flatten().map(|user| user.gid);
@@ -452,9 +465,10 @@ fn give_socket(path: &Path, uid: Option<Uid>, gid: Gid) -> io::Result<()> {
 }
 
 /// `-o drop_privileges`: gives up privileges of this thread and of threads that it starts.
-/// || # Errors
+///
+/// # Errors
 /// The system refuses.
-pub fn give_up(privileges: Privileges) -> Result<(), SysError> {
+pub fn drop_privileges(privileges: Privileges) -> Result<(), SysError> {
     let failed = |errno: Errno| SysError::new("-o drop_privileges: cannot give up privileges", errno);
     if privileges == Privileges::Keep {
         return Ok(());
@@ -479,7 +493,8 @@ pub fn give_up(privileges: Privileges) -> Result<(), SysError> {
 // ---- files ------------------------------------------------------------------------------------------------
 
 /// Runs `make` while new files get at most the access bits `bits`.
-/// || The mask belongs to the whole process: must be called before threads start.
+///
+/// The mask belongs to the whole process: must be called before threads start.
 pub fn with_access_bits<T>(bits: u32, make: impl FnOnce() -> T) -> T {
     let old = umask(Mode::from_raw_mode(!bits & 0o777));
     let result = make();
@@ -496,7 +511,8 @@ pub struct PidFile {
 impl PidFile {
     /// Writes the id of this process, completely or not at all. Must be called as the final user, who can
     /// remove a file that it can write.
-    /// || As in memcached, a file that names a running process and a file that cannot be written cause a
+    ///
+    /// As in memcached, a file that names a running process and a file that cannot be written cause a
     /// warning, and the server runs.
     /// warning, and the server runs.
     pub fn write(path: &Path) -> Option<Self> {
@@ -559,10 +575,12 @@ const PID_BYTES_MAX: u64 = 64;
 
 /// Writes a temporary file, `path` with `.tmp` appended, and renames it, so that readers see the whole text
 /// or the old file.
-/// || Others may be able to write in the directory. A file under the temporary name is removed. A file that
+///
+/// Others may be able to write in the directory. A file under the temporary name is removed. A file that
 /// another user creates there in between is neither followed nor used, and the write fails. A link under the
 /// final name is replaced, not followed.
-/// || # Errors
+///
+/// # Errors
 /// The file cannot be written or renamed.
 pub fn replace_file(path: &Path, text: &str) -> io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
@@ -697,14 +715,14 @@ mod tests {
     #[test]
     fn privileges_once_given_up_are_gone() {
         std::thread::spawn(|| {
-            give_up(Privileges::Keep).unwrap();
+            drop_privileges(Privileges::Keep).unwrap();
             let before = caps::capabilities(None).unwrap().permitted;
-            give_up(Privileges::NoNew).unwrap();
+            drop_privileges(Privileges::NoNew).unwrap();
             assert!(caps::no_new_privs().unwrap());
             assert_eq!(caps::capabilities(None).unwrap().permitted, before);
-            give_up(Privileges::Drop).unwrap();
+            drop_privileges(Privileges::Drop).unwrap();
             assert!(caps::capabilities(None).unwrap().permitted.is_empty());
-            give_up(Privileges::Drop).unwrap();
+            drop_privileges(Privileges::Drop).unwrap();
         })
         .join()
         .unwrap();

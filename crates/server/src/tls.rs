@@ -50,7 +50,8 @@ pub struct TlsAcceptor {
 
 impl TlsAcceptor {
     /// Reads certificates and key.
-    /// || # Errors
+    ///
+    /// # Errors
     /// A file or an option cannot be used.
     pub fn new(settings: &TlsSettings) -> Result<Self, TlsError> {
         let config = ArcSwap::new(read(settings)?);
@@ -58,7 +59,8 @@ impl TlsAcceptor {
     }
 
     /// The server's side of a new connection, under the latest configuration.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The configuration does not allow a connection.
     pub fn new_connection(&self) -> Result<UnbufferedServerConnection, rustls::Error> {
         UnbufferedServerConnection::new(self.config.load_full())
@@ -70,7 +72,8 @@ impl TlsAcceptor {
     }
 
     /// Reads certificates and key again, for [`TlsAcceptor::replace`].
-    /// || # Errors
+    ///
+    /// # Errors
     /// A file cannot be used.
     pub fn read_again(&self) -> Result<Arc<ServerConfig>, TlsError> {
         read(&self.settings)
@@ -82,7 +85,8 @@ impl TlsAcceptor {
     }
 
     /// Reads certificates and key again and uses them.
-    /// || # Errors
+    ///
+    /// # Errors
     /// A file cannot be used; the old ones stay.
     pub fn reload(&self) -> Result<(), TlsError> {
         self.read_again().map(|config| self.replace(config))
@@ -103,7 +107,8 @@ pub struct Validity {
 
 /// The validities of the certificates in the file `path` of the option `option`, in their order. Certificates
 /// other than X.509 are left out.
-/// || # Errors
+///
+/// # Errors
 /// The file cannot be read, or has no certificate.
 pub fn validities(option: &str, path: &Path) -> Result<Vec<Validity>, TlsError> {
     let all = certificates(option, path)?;
@@ -120,7 +125,8 @@ impl Validity {
 }
 
 /// Whether the first certificate in the file of `ssl_chain_cert` is `der`.
-/// || # Errors
+///
+/// # Errors
 /// The file cannot be read, or has no certificate.
 pub fn is_first_of(path: &Path, der: &[u8]) -> Result<bool, TlsError> {
     Ok(certificates("ssl_chain_cert", path)?.first().is_some_and(|first| first.as_ref() == der))

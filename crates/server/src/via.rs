@@ -51,7 +51,8 @@ impl Via {
     }
 
     /// Hands a bump of the database to the other nodes.
-    /// || `prefix`: the prefix behind which the tag is; None: behind all prefixes that each node knows.
+    ///
+    /// `prefix`: the prefix behind which the tag is; None: behind all prefixes that each node knows.
     pub(crate) fn bump(&mut self, kind: BumpKind, prefix: Option<&[u8]>, name: &[u8]) {
         let (is_soft, name) = (kind == BumpKind::Soft, name.to_vec());
         self.push(&match prefix {
@@ -71,7 +72,7 @@ impl Via {
     }
 
     /// Notes that all bumps before this position were handed over.
-    pub(crate) fn stands(&mut self, standing: Standing) {
+    pub(crate) fn note_standing(&mut self, standing: Standing) {
         self.standing = Some(standing);
     }
 

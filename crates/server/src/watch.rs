@@ -125,7 +125,7 @@ pub(crate) enum RecordContent {
     Event(Event),
     /// A command as it was sent, without its line end.
     Command(Box<[u8]>),
-    /// A connection that begins, or one that ends, with the reason.
+    /// The begin of a connection, or its end with the reason.
     Connection { peer: Box<str>, unix: bool, closed: Option<&'static str> },
 }
 

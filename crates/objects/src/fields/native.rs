@@ -120,7 +120,8 @@ static SCRATCH: LazyLock<Option<Arc<Memory>>> = LazyLock::new(|| Memory::new(16 
 
 impl PendingChanges {
     /// Makes a field with this number, which [`PendingChanges::make`] has returned, by the type's `new`.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The arguments are wrong, or the call has reached a limit.
     pub fn begin(&mut self, call: &FieldCall<'_>) -> Result<(), String> {
         self.note_kind(call);
@@ -134,7 +135,8 @@ impl PendingChanges {
 
     /// Runs a method of a field of the object `view`, and appends the value of the reply to `out`; false: a
     /// miss.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The arguments are wrong, or the call has reached a limit; the field is unchanged.
     pub fn call(
         &mut self,
@@ -146,7 +148,7 @@ impl PendingChanges {
         if PUTS.contains(&call.method) {
             self.check(1, 0).map_err(text)?;
         }
-        self.whole(|pending| pending.run(LayerBase::of(view), call, out))
+        self.run_or_undo(|pending| pending.run(LayerBase::of(view), call, out))
     }
 
     fn run(&mut self, base: LayerBase<'_>, call: &FieldCall<'_>, out: &mut Vec<u8>) -> Result<bool, String> {
@@ -255,9 +257,9 @@ fn run(
     let mut object = Object::new(b"", state, new, memory, None);
     let from = out.len();
     let (now_ms, random) = (call.now_ms, call.random);
-    let mut frame =
+    let mut context =
         CallContext { now_ms, random, settings: &SETTINGS, own: &TYPE_SETTINGS, zone: &Zone::UTC, out };
-    let reply = run(&mut object, call.arguments, &mut frame)?;
+    let reply = run(&mut object, call.arguments, &mut context)?;
     let (change, _) = object.finish();
     match reply {
         MethodReply::Value | MethodReply::Json => Ok((change, true)),
@@ -412,7 +414,7 @@ pub fn dump_field(view: StateView<'_>, kind: FieldKind, field: u8, out: &mut Vec
     }
     let state = if is_bytes { StateView::Bytes(&bytes) } else { layer };
     let mut unused = Vec::new();
-    let frame = CallContext {
+    let context = CallContext {
         now_ms: 0,
         random: 0,
         settings: &SETTINGS,
@@ -420,5 +422,5 @@ pub fn dump_field(view: StateView<'_>, kind: FieldKind, field: u8, out: &mut Vec
         zone: &Zone::UTC,
         out: &mut unused,
     };
-    dump(state, &frame, out);
+    dump(state, &context, out);
 }

@@ -181,7 +181,7 @@ fn run(ops: &[FieldOp], memory_bytes: usize, grows: usize) -> usize {
             }
             FieldOp::Commit(len) => {
                 let mut fields_pending = std::mem::take(&mut pending);
-                fields_pending.settle(&list(&fields));
+                fields_pending.keep_fields(&list(&fields));
                 let new = NewState { plain: vec![n as u8; *len], fields: fields_pending, tags: Vec::new() };
                 let may_grow = n.is_multiple_of(grows);
                 match kept.commit_if(&memory, &new, may_grow) {
@@ -241,11 +241,11 @@ fn a_state_without_fields_is_bytes() {
     let mut pending = PendingChanges::default();
     let number = pending.make(kept.view(), &[]).unwrap();
     kept.change(&memory, &mut pending, number, |members| members.put(b"m", b"")).unwrap();
-    pending.settle(&[number]);
+    pending.keep_fields(&[number]);
     kept.commit(&memory, &state(b"abc", pending)).unwrap();
     assert!(matches!(&kept, StoredObject::Bytes(bytes) if bytes[0] == 1));
     let mut pending = PendingChanges::default();
-    pending.settle(&[]);
+    pending.keep_fields(&[]);
     kept.commit(&memory, &state(b"d", pending)).unwrap();
     assert!(matches!(&kept, StoredObject::Bytes(bytes) if bytes == b"\0d"), "bytes again");
 }
@@ -259,14 +259,14 @@ fn a_dropped_field_is_cleared_a_few_members_at_a_time() {
     for n in 0..500_u16 {
         kept.change(&memory, &mut pending, number, |members| members.put(&n.to_be_bytes(), b"v")).unwrap();
     }
-    pending.settle(&[number]);
+    pending.keep_fields(&[number]);
     kept.commit(&memory, &state(b"p", pending)).unwrap();
     let left = |kept: &StoredObject| kept.view().members() - 2;
     assert_eq!(left(&kept), 500);
     let mut pending = PendingChanges::default();
     let other = pending.make(kept.view(), &[number]).unwrap();
     assert_ne!(other, number);
-    pending.settle(&[other]);
+    pending.keep_fields(&[other]);
     kept.commit(&memory, &state(b"p", pending)).unwrap();
     assert_eq!(left(&kept), 500 - CLEAR_AT_ONCE as u64);
     let mut calls = 0;
@@ -371,7 +371,7 @@ fn a_member_in_an_order_counts_once() {
                 assert_eq!(call(&kept, &mut pending, kind, "score", &[&names[0]]), Ok(true), "reads go on");
                 assert_eq!(call(&kept, &mut pending, kind, "rank", &[&names[most]]), Ok(false));
             }
-            pending.settle(&[1]);
+            pending.keep_fields(&[1]);
             assert_eq!(pending.counted - before, most, "counted anew");
             kept.commit(&memory, &state(b"p", pending)).unwrap();
         }

@@ -179,7 +179,7 @@ impl Bits {
 fn new(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let items = number(arguments, 0, (1, ITEMS, ITEMS_MAX), "a number from 1 to 1000000000")?;
     let rate = match arguments.get(1) {
@@ -193,21 +193,21 @@ fn new(
     };
     object.set(&[]);
     object.members().put(&HEADER, &header.write())?;
-    Ok(frame.created())
+    Ok(context.created())
 }
 
 fn add(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let item = item(arguments, 0)?;
-    make_absent(object, frame, new)?;
+    make_absent(object, context, new)?;
     let view = object.view();
     let Some(mut header) = FilterHeader::read(view) else { return Ok(MethodReply::Miss) };
     let bits = header.bits_of(item);
     if bits.are_set(view) {
-        return Ok(frame.text(b"SEEN"));
+        return Ok(context.text(b"SEEN"));
     }
     let has_block = view.member(&bits.block).is_some();
     header.count += 1;
@@ -222,27 +222,27 @@ fn add(
     if let Some(bytes) = members.get_mut(&HEADER) {
         bytes.copy_from_slice(&header.write());
     }
-    Ok(frame.text(b"NEW"))
+    Ok(context.text(b"NEW"))
 }
 
 fn has(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let item = item(arguments, 0)?;
     let view = object.view();
     let Some(header) = FilterHeader::read(view) else { return Ok(MethodReply::Miss) };
     let is_seen = header.bits_of(item).are_set(view);
-    Ok(frame.text(if is_seen { b"SEEN" } else { b"NEW" }))
+    Ok(context.text(if is_seen { b"SEEN" } else { b"NEW" }))
 }
 
 fn count(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
-    push_whole(frame.out, FilterHeader::read(object.view()).map_or(0, |header| header.count));
+    push_whole(context.out, FilterHeader::read(object.view()).map_or(0, |header| header.count));
     Ok(MethodReply::Value)
 }
 

@@ -96,7 +96,7 @@ fn score_argument(arguments: &Arguments<'_>, place: usize) -> Result<Score, Call
 fn add(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     if arguments.len() % 2 == 1 {
         return Err(CallError::Client("takes member score [member score ...]".to_owned()));
@@ -110,13 +110,13 @@ fn add(
         changes.push(change);
     }
     let added = set_scores(object, &changes)?;
-    Ok(frame.number(added))
+    Ok(context.number(added))
 }
 
 fn incr(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let member = member(arguments, 0)?;
     let n = if arguments.len() > 1 { score_argument(arguments, 1)?.number() } else { 1.0 };
@@ -125,81 +125,81 @@ fn incr(
         return Err(CallError::Client("the score would not be a finite number".to_owned()));
     };
     set_scores(object, &[(member, sum)])?;
-    sum.write(frame.out);
+    sum.write(context.out);
     Ok(MethodReply::Value)
 }
 
 fn score(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let Some(score) = score_of(object.view(), member(arguments, 0)?) else { return Ok(MethodReply::Miss) };
-    score.write(frame.out);
+    score.write(context.out);
     Ok(MethodReply::Value)
 }
 
 fn rank(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let Some(before) = before(object.view(), member(arguments, 0)?) else { return Ok(MethodReply::Miss) };
-    Ok(frame.number(before + 1))
+    Ok(context.number(before + 1))
 }
 
 fn count(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
-    Ok(frame.number(count_of(object.view())))
+    Ok(context.number(count_of(object.view())))
 }
 
 fn top(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let most = whole(arguments, 0)?.unwrap_or(10);
-    show(object, rows(RowStart::First, most), frame)
+    show(object, rows(RowStart::First, most), context)
 }
 
 fn bottom(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let most = whole(arguments, 0)?.unwrap_or(10);
-    show(object, rows(RowStart::Last, most), frame)
+    show(object, rows(RowStart::Last, most), context)
 }
 
 fn around(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let member = member(arguments, 0)?;
     let n = whole(arguments, 1)?.unwrap_or(5);
     let Some(place) = before(object.view(), member) else { return Ok(MethodReply::Miss) };
     let first = place.saturating_sub(n);
-    show(object, rows(RowStart::Nth(first), (place - first).saturating_add(n).saturating_add(1)), frame)
+    show(object, rows(RowStart::Nth(first), (place - first).saturating_add(n).saturating_add(1)), context)
 }
 
 fn range(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let first = whole(arguments, 0)?.unwrap_or(1).max(1);
     let last = whole(arguments, 1)?.unwrap_or(u64::MAX);
-    show(object, rows(RowStart::Nth(first - 1), last.saturating_sub(first - 1)), frame)
+    show(object, rows(RowStart::Nth(first - 1), last.saturating_sub(first - 1)), context)
 }
 
 fn remove(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     (0..arguments.len()).try_for_each(|place| member(arguments, place).map(|_| ()))?;
     let mut removed = 0;
@@ -209,7 +209,7 @@ fn remove(
         object.members().remove(&member_key(member));
         removed += 1;
     }
-    Ok(frame.number(removed))
+    Ok(context.number(removed))
 }
 
 /// Sets the scores of these distinct members, or changes nothing. Returns the number of new members.

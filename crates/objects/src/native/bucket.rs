@@ -91,29 +91,29 @@ impl BucketState {
 fn take(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let bucket = Bucket::read(arguments)?;
     let wanted = number::positive_or_1(arguments, 2)?.saturating_mul(TOKEN);
     let found = BucketState::read(object.bytes());
-    let level = bucket.level(found, frame.now_ms);
+    let level = bucket.level(found, context.now_ms);
     let left = level.checked_sub(wanted);
     match left {
         Some(left) => {
-            frame.out.extend_from_slice(b"OK ");
-            number::push_whole(frame.out, left / TOKEN);
+            context.out.extend_from_slice(b"OK ");
+            number::push_whole(context.out, left / TOKEN);
         }
-        None if wanted > bucket.full => frame.out.extend_from_slice(b"WAIT -1"),
+        None if wanted > bucket.full => context.out.extend_from_slice(b"WAIT -1"),
         None => {
-            frame.out.extend_from_slice(b"WAIT ");
-            number::push_seconds(frame.out, bucket.wait_ms(wanted - level));
+            context.out.extend_from_slice(b"WAIT ");
+            number::push_seconds(context.out, bucket.wait_ms(wanted - level));
         }
     }
-    let went_back = found.is_some_and(|found| found.at_ms > frame.now_ms);
+    let went_back = found.is_some_and(|found| found.at_ms > context.now_ms);
     if left.is_some() || went_back {
         let level = left.unwrap_or(level);
-        number::set_words(object, [level, frame.now_ms]);
-        object.expire_at(Some(frame.now_ms.saturating_add(bucket.wait_ms(bucket.full - level))));
+        number::set_words(object, [level, context.now_ms]);
+        object.expire_at(Some(context.now_ms.saturating_add(bucket.wait_ms(bucket.full - level))));
     }
     Ok(MethodReply::Value)
 }
@@ -121,10 +121,10 @@ fn take(
 fn peek(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
-    let level = Bucket::read(arguments)?.level(BucketState::read(object.bytes()), frame.now_ms);
-    number::push_whole(frame.out, level / TOKEN);
+    let level = Bucket::read(arguments)?.level(BucketState::read(object.bytes()), context.now_ms);
+    number::push_whole(context.out, level / TOKEN);
     Ok(MethodReply::Value)
 }
 

@@ -70,50 +70,50 @@ pub(crate) fn number<T: FromStr + WholeNumber>(
 pub(crate) fn new(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     object.set(&[]);
-    Ok(frame.text(b"CREATED"))
+    Ok(context.text(b"CREATED"))
 }
 
 /// `exist`: whether a member is present.
 pub(crate) fn exist(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let is_there = object.view().member(member(arguments, 0)?).is_some();
-    Ok(frame.text(if is_there { b"EXISTS" } else { b"NOT_FOUND" }))
+    Ok(context.text(if is_there { b"EXISTS" } else { b"NOT_FOUND" }))
 }
 
 /// `delete`: removes members, which may be absent.
 pub(crate) fn delete(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     check_members(arguments)?;
     let mut members = object.members();
     for member in arguments.iter() {
         members.remove(member);
     }
-    Ok(frame.text(b"SUCCESS"))
+    Ok(context.text(b"SUCCESS"))
 }
 
 /// `count`: the number of members.
 pub(crate) fn count(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
-    Ok(frame.number(object.view().members()))
+    Ok(context.number(object.view().members()))
 }
 
 /// Lists a line for each key.
 pub(crate) fn keys(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
-    show(object, RowSelection::all(RowShape::Keys), frame)
+    show(object, RowSelection::all(RowShape::Keys), context)
 }

@@ -93,7 +93,7 @@ impl RingHeader {
 fn new(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let mut servers = Vec::new();
     for (place, list) in arguments.iter().enumerate() {
@@ -112,7 +112,7 @@ fn new(
         error => CallError::Client(error.to_string()),
     })?;
     store(object, &ring)?;
-    Ok(frame.created())
+    Ok(context.created())
 }
 
 /// Stores the ring as the object's state.
@@ -142,7 +142,7 @@ fn store(object: &mut Object<'_>, ring: &Ring) -> Result<(), CallError> {
 fn find(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let view = object.view();
     let Some(header) = RingHeader::read(view).filter(|header| header.available != 0) else {
@@ -151,7 +151,7 @@ fn find(
     let from = write_point(Point { hash: key_hash(arguments.get(0).unwrap_or_default()), server: 0 });
     let server = first_available(view, header, from).or_else(|| first_available(view, header, [0; POINT]));
     match server.and_then(|server| view.member(&server_key(server))) {
-        Some(value) => Ok(frame.text(name_of(inline(value)))),
+        Some(value) => Ok(context.text(name_of(inline(value)))),
         None => Ok(MethodReply::Miss),
     }
 }
@@ -176,28 +176,28 @@ fn first_available(view: StateView<'_>, header: RingHeader, from: [u8; POINT]) -
 fn count(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
-    push_whole(frame.out, RingHeader::read(object.view()).map_or(0, |header| header.servers.into()));
+    push_whole(context.out, RingHeader::read(object.view()).map_or(0, |header| header.servers.into()));
     Ok(MethodReply::Value)
 }
 
 fn is_available(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let view = object.view();
     let header = RingHeader::read(view);
     let server = place_of(view, arguments.get(0).unwrap_or_default());
     let is_available = header.zip(server).is_some_and(|(header, server)| header.is_available(server));
-    Ok(frame.text(if is_available { b"1" } else { b"0" }))
+    Ok(context.text(if is_available { b"1" } else { b"0" }))
 }
 
 fn set_available(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let view = object.view();
     let [first, second] = [0, 1].map(|place| arguments.get(place).unwrap_or_default());
@@ -209,7 +209,7 @@ fn set_available(
         _ => return Err(CallError::argument(1, "1 or 0")),
     };
     let (Some(mut header), Some(server)) = (RingHeader::read(view), place_of(view, name)) else {
-        return Ok(frame.text(b"NOT_FOUND"));
+        return Ok(context.text(b"NOT_FOUND"));
     };
     if header.is_available(server) != is_available {
         header.available ^= 1 << server;
@@ -217,7 +217,7 @@ fn set_available(
             bytes.copy_from_slice(&header.write());
         }
     }
-    Ok(frame.text(b"SUCCESS"))
+    Ok(context.text(b"SUCCESS"))
 }
 
 fn dump(view: StateView<'_>, _: &CallContext<'_>, out: &mut Vec<u8>) {

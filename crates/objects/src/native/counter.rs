@@ -61,25 +61,25 @@ fn number_of(arguments: &Arguments<'_>) -> Result<i64, CallError> {
 
 /// The expiry of a counter with the call's time to live; None: the call has none.
 #[expect(clippy::option_option, reason = "no argument is not the same as no end")]
-fn end_ms(arguments: &Arguments<'_>, frame: &CallContext<'_>) -> Result<Option<Option<u64>>, CallError> {
+fn end_ms(arguments: &Arguments<'_>, context: &CallContext<'_>) -> Result<Option<Option<u64>>, CallError> {
     if arguments.len() < 2 {
         return Ok(None);
     }
     let ttl_ms = number::argument(arguments, 1, TTL, |text| {
         if number::whole(text) == Some(0) { Some(0) } else { number::span_ms(text) }
     })?;
-    Ok(Some((ttl_ms > 0).then(|| frame.now_ms.saturating_add(ttl_ms))))
+    Ok(Some((ttl_ms > 0).then(|| context.now_ms.saturating_add(ttl_ms))))
 }
 
 fn new(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let n = if arguments.is_empty() { 0 } else { number_of(arguments)? };
     object.set(&n.to_le_bytes());
-    object.expire_at(frame.end_of_new());
-    Ok(frame.created())
+    object.expire_at(context.end_of_new());
+    Ok(context.created())
 }
 
 /// Replaces the value by `change` of the old value and the argument.
@@ -87,11 +87,11 @@ fn new(
 fn change(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
     change: impl FnOnce(Option<i64>, i64) -> i64,
 ) -> Result<(), CallError> {
     let n = number_of(arguments)?;
-    let end_ms = end_ms(arguments, frame)?;
+    let end_ms = end_ms(arguments, context)?;
     let old = value(object.bytes());
     let new = change(old, n);
     if old != Some(new) {
@@ -100,23 +100,23 @@ fn change(
     if let (None, Some(end_ms)) = (old, end_ms) {
         object.expire_at(end_ms);
     }
-    number::push_signed(frame.out, new);
+    number::push_signed(context.out, new);
     Ok(())
 }
 
 fn add(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let mut is_cut = false;
-    change(object, arguments, frame, |old, n| {
+    change(object, arguments, context, |old, n| {
         let old = old.unwrap_or(0);
         is_cut = old.checked_add(n).is_none();
         old.saturating_add(n)
     })?;
     if is_cut {
-        frame.out.extend_from_slice(b" saturated");
+        context.out.extend_from_slice(b" saturated");
     }
     Ok(MethodReply::Value)
 }
@@ -124,42 +124,42 @@ fn add(
 fn max(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
-    change(object, arguments, frame, |old, n| old.map_or(n, |old| old.max(n)))?;
+    change(object, arguments, context, |old, n| old.map_or(n, |old| old.max(n)))?;
     Ok(MethodReply::Value)
 }
 
 fn min(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
-    change(object, arguments, frame, |old, n| old.map_or(n, |old| old.min(n)))?;
+    change(object, arguments, context, |old, n| old.map_or(n, |old| old.min(n)))?;
     Ok(MethodReply::Value)
 }
 
 fn set(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let n = number_of(arguments)?;
-    if let Some(end_ms) = end_ms(arguments, frame)? {
+    if let Some(end_ms) = end_ms(arguments, context)? {
         object.expire_at(end_ms);
     }
     object.set(&n.to_le_bytes());
-    number::push_signed(frame.out, n);
+    number::push_signed(context.out, n);
     Ok(MethodReply::Value)
 }
 
 fn get(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let Some(value) = value(object.bytes()) else { return Ok(MethodReply::Miss) };
-    number::push_signed(frame.out, value);
+    number::push_signed(context.out, value);
     Ok(MethodReply::Value)
 }
 

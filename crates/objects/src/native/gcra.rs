@@ -91,18 +91,18 @@ impl GcraState {
 fn take(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let rate = Rate::read(arguments)?;
     let n = if arguments.len() > 3 { number::argument(arguments, 3, QUANTITY, number::whole)? } else { 1 };
     let found = GcraState::read(object.bytes());
-    let mut debt_ns = found.map_or(0, |found| found.debt_ns(frame.now_ms));
-    let taken = limit(rate, debt_ns, n, frame.out);
-    let went_back = found.is_some_and(|found| found.at_ms > frame.now_ms);
+    let mut debt_ns = found.map_or(0, |found| found.debt_ns(context.now_ms));
+    let taken = limit(rate, debt_ns, n, context.out);
+    let went_back = found.is_some_and(|found| found.at_ms > context.now_ms);
     if taken.is_some_and(|ns| ns > 0) || went_back {
         debt_ns += taken.unwrap_or(0);
-        number::set_words(object, [debt_ns, frame.now_ms]);
-        object.expire_at(Some(frame.now_ms.saturating_add(debt_ns.div_ceil(NS_PER_MS))));
+        number::set_words(object, [debt_ns, context.now_ms]);
+        object.expire_at(Some(context.now_ms.saturating_add(debt_ns.div_ceil(NS_PER_MS))));
     }
     Ok(MethodReply::Value)
 }
@@ -110,11 +110,11 @@ fn take(
 fn peek(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let rate = Rate::read(arguments)?;
-    let debt_ns = GcraState::read(object.bytes()).map_or(0, |found| found.debt_ns(frame.now_ms));
-    limit(rate, debt_ns, 0, frame.out);
+    let debt_ns = GcraState::read(object.bytes()).map_or(0, |found| found.debt_ns(context.now_ms));
+    limit(rate, debt_ns, 0, context.out);
     Ok(MethodReply::Value)
 }
 

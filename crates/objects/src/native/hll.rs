@@ -98,18 +98,18 @@ pub(crate) static HLL: ObjectType = ObjectType {
 fn new(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     object.set(&[]);
-    Ok(frame.created())
+    Ok(context.created())
 }
 
 fn add(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
-    make_absent(object, frame, new)?;
+    make_absent(object, context, new)?;
     let mut ranks = arguments.iter().map(|item| register_and_rank(hash(item)));
     let is_changed = match object.view() {
         StateView::Tree(_) | StateView::Layer(_) => add_dense(object, ranks),
@@ -124,22 +124,22 @@ fn add(
             }
         },
     };
-    Ok(frame.text(if is_changed { b"1" } else { b"0" }))
+    Ok(context.text(if is_changed { b"1" } else { b"0" }))
 }
 
 fn count(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
-    push_whole(frame.out, estimate(&counts_of(object.view())));
+    push_whole(context.out, estimate(&counts_of(object.view())));
     Ok(MethodReply::Value)
 }
 
 fn merge(
     object: &mut Object<'_>,
     others: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let mut keys: Vec<Box<[u8]>> = vec![object.key().into()];
     for (place, key) in others.iter().enumerate() {
@@ -150,15 +150,15 @@ fn merge(
             keys.push(key.into());
         }
     }
-    Ok(MethodReply::List(Listing::fold(keys, fold, finish).under(frame.settings)))
+    Ok(MethodReply::List(Listing::fold(keys, fold, finish).with_settings(context.settings)))
 }
 
 fn sketch(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
-    let (view, out) = (object.view(), &mut *frame.out);
+    let (view, out) = (object.view(), &mut *context.out);
     let filled = REGISTERS - counts_of(view)[0] as usize;
     out.extend_from_slice(SKETCH_VERSION);
     if filled * SKETCH_ENTRY < REGISTERS {

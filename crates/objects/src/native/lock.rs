@@ -101,25 +101,26 @@ fn store(object: &mut Object<'_>, fence: u64, length_ms: u64, now_ms: u64, owner
 }
 
 /// The first argument as an owner of at most this many bytes. `what`: a description of valid owners.
-/// || # Errors
+///
+/// # Errors
 /// The owner is empty or too long.
 pub(super) fn owner<'a>(arguments: &Arguments<'a>, most: usize, what: &str) -> Result<&'a [u8], CallError> {
     let owner = arguments.get(0).filter(|owner| (1..=most).contains(&owner.len()));
     owner.ok_or_else(|| CallError::argument(0, what))
 }
 
-fn granted(fence: u64, frame: &mut CallContext<'_>) -> MethodReply {
-    frame.out.extend_from_slice(b"OK ");
-    number::push_whole(frame.out, fence);
+fn granted(fence: u64, context: &mut CallContext<'_>) -> MethodReply {
+    context.out.extend_from_slice(b"OK ");
+    number::push_whole(context.out, fence);
     MethodReply::Value
 }
 
 fn take(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
-    let now_ms = frame.now_ms;
+    let now_ms = context.now_ms;
     let owner = owner(arguments, OWNER_MAX, OWNER)?;
     let length_ms = number::argument(arguments, 1, number::SPAN, number::span_ms)?;
     let fence = match LockState::read(object.bytes()) {
@@ -127,8 +128,8 @@ fn take(
         Some(state) => {
             let left_ms = state.left_ms(now_ms);
             if left_ms > 0 && state.owner != owner {
-                frame.out.extend_from_slice(b"HELD ");
-                number::push_seconds_up(frame.out, left_ms);
+                context.out.extend_from_slice(b"HELD ");
+                number::push_seconds_up(context.out, left_ms);
                 if state.went_back(now_ms) {
                     let holder = state.owner.to_vec();
                     store(object, state.fence, state.length_ms, now_ms, &holder);
@@ -139,54 +140,54 @@ fn take(
         }
     };
     store(object, fence, length_ms, now_ms, owner);
-    Ok(granted(fence, frame))
+    Ok(granted(fence, context))
 }
 
 fn renew(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let owner = owner(arguments, OWNER_MAX, OWNER)?;
     let length_ms = number::argument(arguments, 1, number::SPAN, number::span_ms)?;
-    let Some(fence) = own(object, owner, frame) else { return Ok(frame.text(b"NOT_OWNER")) };
-    store(object, fence, length_ms, frame.now_ms, owner);
-    Ok(granted(fence, frame))
+    let Some(fence) = own(object, owner, context) else { return Ok(context.text(b"NOT_OWNER")) };
+    store(object, fence, length_ms, context.now_ms, owner);
+    Ok(granted(fence, context))
 }
 
 fn release(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let owner = owner(arguments, OWNER_MAX, OWNER)?;
-    let Some(fence) = own(object, owner, frame) else { return Ok(frame.text(b"NOT_OWNER")) };
-    store(object, fence, 0, frame.now_ms, b"");
-    Ok(frame.text(b"OK"))
+    let Some(fence) = own(object, owner, context) else { return Ok(context.text(b"NOT_OWNER")) };
+    store(object, fence, 0, context.now_ms, b"");
+    Ok(context.text(b"OK"))
 }
 
 /// The fencing number, if this owner has the lock now.
-fn own(object: &Object<'_>, owner: &[u8], frame: &CallContext<'_>) -> Option<u64> {
+fn own(object: &Object<'_>, owner: &[u8], context: &CallContext<'_>) -> Option<u64> {
     let state = LockState::read(object.bytes())?;
-    (state.owner == owner && state.left_ms(frame.now_ms) > 0).then_some(state.fence)
+    (state.owner == owner && state.left_ms(context.now_ms) > 0).then_some(state.fence)
 }
 
 fn holder(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let state = LockState::read(object.bytes());
-    let Some(state) = state.filter(|state| state.left_ms(frame.now_ms) > 0) else {
+    let Some(state) = state.filter(|state| state.left_ms(context.now_ms) > 0) else {
         return Ok(MethodReply::Miss);
     };
-    Ok(frame.text(state.owner))
+    Ok(context.text(state.owner))
 }
 
-fn dump(view: StateView<'_>, frame: &CallContext<'_>, out: &mut Vec<u8>) {
+fn dump(view: StateView<'_>, context: &CallContext<'_>, out: &mut Vec<u8>) {
     let StateView::Bytes(bytes) = view else { return };
     let Some(state) = LockState::read(bytes) else { return };
-    number::push_fields(out, &[("fence", state.fence), ("left_ms", state.left_ms(frame.now_ms))]);
+    number::push_fields(out, &[("fence", state.fence), ("left_ms", state.left_ms(context.now_ms))]);
     out.pop();
     out.extend_from_slice(b",\"owner\":");
     json::string(state.owner, out);

@@ -38,7 +38,7 @@ pub(crate) static MAP: ObjectType = ObjectType {
 fn put(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     if arguments.len() % 2 == 1 {
         return Err(CallError::Client("takes key value [key value ...]".to_owned()));
@@ -68,18 +68,18 @@ fn put(
         let (key, value) = pair(place);
         members.put(key, value)?;
     }
-    Ok(frame.text(b"SUCCESS"))
+    Ok(context.text(b"SUCCESS"))
 }
 
 fn get(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let key = member(arguments, 0)?;
-    let shape = if frame.settings.compat { RowShape::Pair } else { RowShape::Value };
-    match show_value(object, key, shape, frame)? {
-        MethodReply::Miss if frame.settings.compat => Ok(frame.text(b"NOT_FOUND")),
+    let shape = if context.settings.compat { RowShape::Pair } else { RowShape::Value };
+    match show_value(object, key, shape, context)? {
+        MethodReply::Miss if context.settings.compat => Ok(context.text(b"NOT_FOUND")),
         reply => Ok(reply),
     }
 }
@@ -87,24 +87,24 @@ fn get(
 fn values(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
-    show(object, RowSelection::all(RowShape::Values), frame)
+    show(object, RowSelection::all(RowShape::Values), context)
 }
 
 fn pairs(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
-    show(object, RowSelection::all(RowShape::Pairs), frame)
+    show(object, RowSelection::all(RowShape::Pairs), context)
 }
 
 /// Adds to a value that is a number; an absent key begins at 0.
 fn incr(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let key = member(arguments, 0)?;
     let n = number::<i64>(arguments, 1, "a whole number of 64 bits with a sign")?.unwrap_or(1);
@@ -124,7 +124,7 @@ fn incr(
     };
     members.put(key, sum.to_string().as_bytes())?;
     drop(members);
-    Ok(frame.text(sum.to_string().as_bytes()))
+    Ok(context.text(sum.to_string().as_bytes()))
 }
 
 /// The longest text of a number of 64 bits: a sign and 19 digits.

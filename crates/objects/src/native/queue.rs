@@ -97,26 +97,26 @@ impl QueueTerms {
 fn new(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     QueueTerms::read(arguments)?.found(object)?;
-    Ok(frame.text(b"CREATED"))
+    Ok(context.text(b"CREATED"))
 }
 
 fn push(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     if !object.exists() {
-        let create = frame.own.create.iter().flatten().map(Vec::as_slice);
+        let create = context.own.create.iter().flatten().map(Vec::as_slice);
         QueueTerms::read(&Arguments::of(create))?.found(object)?;
     }
     let entry = arguments.get(0).unwrap_or_default();
     let terms = QueueTerms::of(object.view());
     let mut entries = object.view().members().saturating_sub(1);
     if entries >= u64::from(terms.most) && terms.refuses {
-        return Ok(frame.text(b"FULL"));
+        return Ok(context.text(b"FULL"));
     }
     let newest = object.view().last().and_then(|(key, _)| number_of(key)).unwrap_or(0);
     // The first entry has the number 1. With a million entries a second, the numbers last half a million
@@ -129,15 +129,15 @@ fn push(
         object.members().remove(&oldest.0);
         entries -= 1;
     }
-    Ok(frame.number(entries))
+    Ok(context.number(entries))
 }
 
 fn pop(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
-    let Some((key, ())) = oldest(object.view(), |value| value.copy_to(frame.out)) else {
+    let Some((key, ())) = oldest(object.view(), |value| value.copy_to(context.out)) else {
         return Ok(MethodReply::Miss);
     };
     object.members().remove(&key);
@@ -147,28 +147,28 @@ fn pop(
 fn peek(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let Some((key, ())) = oldest(object.view(), |_| ()) else { return Ok(MethodReply::Miss) };
-    show_value(object, &key, RowShape::Value, frame)
+    show_value(object, &key, RowShape::Value, context)
 }
 
 fn len(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
-    Ok(frame.number(object.view().members().saturating_sub(1)))
+    Ok(context.number(object.view().members().saturating_sub(1)))
 }
 
 fn all(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let rows =
         RowSelection { shape: RowShape::Values, space: Some(SPACE), start: RowStart::First, most: u64::MAX };
-    show(object, rows, frame)
+    show(object, rows, context)
 }
 
 /// The key of the oldest entry, and the result of `each` for its value.

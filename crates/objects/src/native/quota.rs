@@ -113,28 +113,28 @@ impl QuotaState {
         object.set(&bytes);
     }
 
-    /// Begins the window of this time, if the stored one has ended.
+    /// Ends the stored window if it is over, and shortens it if the clock has gone back.
     #[inline]
-    fn roll(&mut self, frame: &CallContext<'_>) {
-        if frame.now_ms >= self.end_ms {
+    fn enter_window(&mut self, context: &CallContext<'_>) {
+        if context.now_ms >= self.end_ms {
             (self.used, self.is_float) = (0, false);
             self.end_ms = 0;
-        } else if self.end_ms - frame.now_ms > self.window.usual_ms() {
-            self.end_ms = self.window.end_after(frame.now_ms, frame.zone);
+        } else if self.end_ms - context.now_ms > self.window.usual_ms() {
+            self.end_ms = self.window.end_after(context.now_ms, context.zone);
         }
     }
 
     /// Uses `n` more of this time's window; false: there is not enough left.
     #[inline]
-    fn use_up(&mut self, n: u64, frame: &CallContext<'_>) -> bool {
+    fn use_up(&mut self, n: u64, context: &CallContext<'_>) -> bool {
         if self.is_float {
-            return self.use_up_float(float(n), frame);
+            return self.use_up_float(float(n), context);
         }
         let is_granted = self.used.checked_add(n).is_some_and(|used| used <= self.limit);
         if is_granted {
             self.used += n;
             if self.end_ms == 0 {
-                self.end_ms = self.window.end_after(frame.now_ms, frame.zone);
+                self.end_ms = self.window.end_after(context.now_ms, context.zone);
             }
         }
         is_granted
@@ -143,7 +143,7 @@ impl QuotaState {
     /// Uses any number `n`, in Cacheismo's way: a negative number is returned, even if it is more than was
     /// used.
     #[cold]
-    fn use_up_float(&mut self, n: f64, frame: &CallContext<'_>) -> bool {
+    fn use_up_float(&mut self, n: f64, context: &CallContext<'_>) -> bool {
         let used = (self.used() + n).max(f64::MIN);
         let is_granted = used <= float(self.limit);
         if is_granted {
@@ -152,7 +152,7 @@ impl QuotaState {
             let whole = used as u64;
             self.used = if self.is_float { used.to_bits() } else { whole };
             if self.end_ms == 0 {
-                self.end_ms = self.window.end_after(frame.now_ms, frame.zone);
+                self.end_ms = self.window.end_after(context.now_ms, context.zone);
             }
         }
         is_granted
@@ -173,62 +173,62 @@ fn float(number: u64) -> f64 {
 const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 const NUMBER: &str = "a number";
 
-fn answer(is_granted: bool, frame: &mut CallContext<'_>) -> MethodReply {
-    frame.text(if is_granted { b"QUOTA_OK" } else { b"QUOTA_EXCEEDED" })
+fn answer(is_granted: bool, context: &mut CallContext<'_>) -> MethodReply {
+    context.text(if is_granted { b"QUOTA_OK" } else { b"QUOTA_EXCEEDED" })
 }
 
 fn new(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let limit = number::limit(arguments, 0)?;
-    let Some(window) = arguments.get(1).and_then(Window::read) else { return Ok(frame.refused()) };
+    let Some(window) = arguments.get(1).and_then(Window::read) else { return Ok(context.refused()) };
     QuotaState::begin(limit, window, false).write(object);
-    object.expire_at(frame.end_of_new());
-    Ok(frame.created())
+    object.expire_at(context.end_of_new());
+    Ok(context.created())
 }
 
 fn addandcheck(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let n = match number::positive_or_1(arguments, 0) {
-        Err(_) if frame.settings.compat => {
+        Err(_) if context.settings.compat => {
             let n = number::argument(arguments, 0, NUMBER, number::float)?;
             let Some(found) = QuotaState::read(object.bytes()) else { return Ok(MethodReply::Miss) };
-            return Ok(add(object, found, found, frame, |state, frame| state.use_up_float(n, frame)));
+            return Ok(add(object, found, found, context, |state, context| state.use_up_float(n, context)));
         }
         n => n?,
     };
     let Some(found) = QuotaState::read(object.bytes()) else { return Ok(MethodReply::Miss) };
-    Ok(add(object, found, found, frame, |state, frame| state.use_up(n, frame)))
+    Ok(add(object, found, found, context, |state, context| state.use_up(n, context)))
 }
 
 fn take(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let (n, limit) = (number::positive_or_1(arguments, 0)?, number::limit(arguments, 1)?);
     let window = number::argument(arguments, 2, Window::USAGE, Window::read)?;
     let Some(found) = QuotaState::read(object.bytes()) else {
         let mut state = QuotaState::begin(limit, window, true);
-        let is_granted = state.use_up(n, frame);
+        let is_granted = state.use_up(n, context);
         if is_granted {
             state.write(object);
             object.expire_at(Some(state.end_ms));
         }
-        return Ok(answer(is_granted, frame));
+        return Ok(answer(is_granted, context));
     };
     let mut asked = QuotaState { limit, ..found };
     if window != found.window {
         asked.window = window;
         // Clients that disagree about the window would never see its end if each began it again.
-        asked.end_ms = found.end_ms.min(window.end_after(frame.now_ms, frame.zone));
+        asked.end_ms = found.end_ms.min(window.end_after(context.now_ms, context.zone));
     }
-    Ok(add(object, found, asked, frame, |state, frame| state.use_up(n, frame)))
+    Ok(add(object, found, asked, context, |state, context| state.use_up(n, context)))
 }
 
 /// Uses more of `state`, the object's state with the call's limit and window, and stores changes.
@@ -237,60 +237,60 @@ fn add(
     object: &mut Object<'_>,
     found: QuotaState,
     mut state: QuotaState,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
     use_up: impl FnOnce(&mut QuotaState, &CallContext<'_>) -> bool,
 ) -> MethodReply {
-    state.roll(frame);
-    let is_granted = use_up(&mut state, frame);
+    state.enter_window(context);
+    let is_granted = use_up(&mut state, context);
     if state == found {
-        return answer(is_granted, frame);
+        return answer(is_granted, context);
     }
     state.write(object);
     if state.expires && state.end_ms != found.end_ms && state.end_ms != 0 {
         object.expire_at(Some(state.end_ms));
     }
-    answer(is_granted, frame)
+    answer(is_granted, context)
 }
 
 fn reset(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let Some(found) = QuotaState::read(object.bytes()) else { return Ok(MethodReply::Miss) };
     let state = QuotaState { used: 0, end_ms: 0, is_float: false, ..found };
     if state != found {
         state.write(object);
     }
-    Ok(answer(true, frame))
+    Ok(answer(true, context))
 }
 
 fn peek(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let Some(mut state) = QuotaState::read(object.bytes()) else { return Ok(MethodReply::Miss) };
-    state.roll(frame);
+    state.enter_window(context);
     if state.end_ms == 0 && !state.window.begins_at_call() {
-        state.end_ms = state.window.end_after(frame.now_ms, frame.zone);
+        state.end_ms = state.window.end_after(context.now_ms, context.zone);
     }
-    let resets_in = state.end_ms.saturating_sub(frame.now_ms).div_ceil(1000);
+    let resets_in = state.end_ms.saturating_sub(context.now_ms).div_ceil(1000);
     if state.is_float {
-        frame.out.extend_from_slice(b"{\"limit\":");
-        number::push_whole(frame.out, state.limit);
-        frame.out.extend_from_slice(b",\"used\":");
-        number::push_float(frame.out, state.used());
-        frame.out.extend_from_slice(b",\"left\":");
-        number::push_float(frame.out, (float(state.limit) - state.used()).max(0.0));
-        frame.out.extend_from_slice(b",\"resets_in\":");
-        number::push_whole(frame.out, resets_in);
-        frame.out.push(b'}');
+        context.out.extend_from_slice(b"{\"limit\":");
+        number::push_whole(context.out, state.limit);
+        context.out.extend_from_slice(b",\"used\":");
+        number::push_float(context.out, state.used());
+        context.out.extend_from_slice(b",\"left\":");
+        number::push_float(context.out, (float(state.limit) - state.used()).max(0.0));
+        context.out.extend_from_slice(b",\"resets_in\":");
+        number::push_whole(context.out, resets_in);
+        context.out.push(b'}');
         return Ok(MethodReply::Json);
     }
     let left = state.limit.saturating_sub(state.used);
     let fields = [("limit", state.limit), ("used", state.used), ("left", left), ("resets_in", resets_in)];
-    number::push_fields(frame.out, &fields);
+    number::push_fields(context.out, &fields);
     Ok(MethodReply::Json)
 }
 

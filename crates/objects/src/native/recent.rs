@@ -48,18 +48,18 @@ pub(crate) static RECENT: ObjectType = ObjectType {
 fn new(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
-    new_limited(object, arguments, frame, ITEMS)
+    new_limited(object, arguments, context, ITEMS)
 }
 
 fn add(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let item = item(arguments, 0)?;
-    make_absent(object, frame, new)?;
+    make_absent(object, context, new)?;
     let view = object.view();
     let own = number_of(view, item);
     let mut newest = None;
@@ -68,7 +68,7 @@ fn add(
         false
     });
     if own.is_some() && own == newest {
-        return Ok(frame.text(b"SEEN"));
+        return Ok(context.text(b"SEEN"));
     }
     // The item that is removed to make room.
     let mut oldest = None;
@@ -90,18 +90,18 @@ fn add(
     let next = newest.map_or(0, |newest| newest + 1);
     members.put(&order_key(next), item)?;
     members.put(&key(ITEM, [item, &[]]), &next.to_be_bytes())?;
-    Ok(frame.text(if own.is_some() { b"SEEN" } else { b"NEW" }))
+    Ok(context.text(if own.is_some() { b"SEEN" } else { b"NEW" }))
 }
 
 fn list(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let n = rows(arguments)?;
     newest(object.view(), n, |item| {
-        frame.out.extend_from_slice(item);
-        frame.out.extend_from_slice(b"\r\n");
+        context.out.extend_from_slice(item);
+        context.out.extend_from_slice(b"\r\n");
     });
     Ok(MethodReply::Value)
 }
@@ -109,23 +109,23 @@ fn list(
 fn count(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
-    push_whole(frame.out, items(object.view()));
+    push_whole(context.out, items(object.view()));
     Ok(MethodReply::Value)
 }
 
 fn remove(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let item = item(arguments, 0)?;
-    let Some(own) = number_of(object.view(), item) else { return Ok(frame.text(b"NOT_FOUND")) };
+    let Some(own) = number_of(object.view(), item) else { return Ok(context.text(b"NOT_FOUND")) };
     let mut members = object.members();
     members.remove(&order_key(own));
     members.remove(&key(ITEM, [item, &[]]));
-    Ok(frame.text(b"DELETED"))
+    Ok(context.text(b"DELETED"))
 }
 
 fn dump(view: StateView<'_>, _: &CallContext<'_>, out: &mut Vec<u8>) {

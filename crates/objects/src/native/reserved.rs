@@ -21,12 +21,12 @@ pub static RESERVED: &[Method] = &[
 fn drop_it(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let text: &[u8] = if object.exists() { b"DELETED" } else { b"NOT_FOUND" };
-    frame.out.extend_from_slice(text);
+    context.out.extend_from_slice(text);
     if object.exists() {
-        object.drop_it();
+        object.discard();
     }
     Ok(MethodReply::Value)
 }
@@ -34,27 +34,27 @@ fn drop_it(
 fn ttl(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     if let Some(text) = arguments.get(0) {
         let seconds = number::whole(text).and_then(|seconds| u32::try_from(seconds).ok());
         let seconds = seconds.ok_or_else(|| CallError::argument(0, "a number of seconds, 0 for no end"))?;
-        object.expire_at((seconds > 0).then(|| frame.now_ms + u64::from(seconds) * 1000));
+        object.expire_at((seconds > 0).then(|| context.now_ms + u64::from(seconds) * 1000));
     }
     let text = match object.expires_ms() {
-        Some(ms) => (ms.saturating_sub(frame.now_ms) / 1000).max(1).to_string(),
+        Some(ms) => (ms.saturating_sub(context.now_ms) / 1000).max(1).to_string(),
         None => "-1".to_owned(),
     };
-    frame.out.extend_from_slice(text.as_bytes());
+    context.out.extend_from_slice(text.as_bytes());
     Ok(MethodReply::Value)
 }
 
 fn exists(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
-    frame.out.extend_from_slice(if object.exists() { b"EXISTS" } else { b"NOT_FOUND" });
+    context.out.extend_from_slice(if object.exists() { b"EXISTS" } else { b"NOT_FOUND" });
     Ok(MethodReply::Value)
 }
 
@@ -62,21 +62,21 @@ fn exists(
 fn dump(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
-    let (shape, space) = match &*frame.own.name {
+    let (shape, space) = match &*context.own.name {
         "map" => (RowShape::JsonPairs, None),
         "board" => (RowShape::JsonScores, Some(score::SPACE)),
         "queue" => (RowShape::JsonValues, Some(queue::SPACE)),
         _ => (RowShape::JsonKeys, None),
     };
-    show(object, RowSelection { shape, space, start: RowStart::First, most: u64::MAX }, frame)
+    show(object, RowSelection { shape, space, start: RowStart::First, most: u64::MAX }, context)
 }
 
 fn size(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let bytes = match object.view() {
         // A field has no size of its own.
@@ -84,6 +84,6 @@ fn size(
         StateView::Bytes(bytes) => bytes.len(),
         StateView::Tree(tree) => tree.held_bytes(),
     };
-    frame.out.extend_from_slice(bytes.to_string().as_bytes());
+    context.out.extend_from_slice(bytes.to_string().as_bytes());
     Ok(MethodReply::Value)
 }

@@ -94,7 +94,7 @@ fn store(object: &mut Object<'_>, changed: &[u8], left_ms: Option<u64>, now_ms: 
         push(changed, new);
     }
     if longest_ms == 0 {
-        return object.drop_it();
+        return object.discard();
     }
     object.set(&state);
     object.expire_at(Some(now_ms.saturating_add(longest_ms)));
@@ -103,13 +103,13 @@ fn store(object: &mut Object<'_>, changed: &[u8], left_ms: Option<u64>, now_ms: 
 fn take(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let owner = lock::owner(arguments, OWNER_MAX, OWNER)?;
     let max = number::argument(arguments, 1, MAX, |text| number::whole_within(text, 1, OWNERS_MAX))?;
     let length_ms = number::argument(arguments, 2, number::SPAN, number::span_ms)?;
     let (mut others, mut first_ms, mut has_it) = (0, u64::MAX, false);
-    for (other, left_ms) in owners(object.bytes(), frame.now_ms) {
+    for (other, left_ms) in owners(object.bytes(), context.now_ms) {
         if other == owner {
             has_it = true;
         } else {
@@ -118,16 +118,16 @@ fn take(
         }
     }
     if others >= max && !has_it {
-        frame.out.extend_from_slice(b"FULL ");
-        number::push_seconds_up(frame.out, first_ms);
-        if changed_ms(object.bytes()) > frame.now_ms {
-            store(object, b"", None, frame.now_ms);
+        context.out.extend_from_slice(b"FULL ");
+        number::push_seconds_up(context.out, first_ms);
+        if changed_ms(object.bytes()) > context.now_ms {
+            store(object, b"", None, context.now_ms);
         }
         return Ok(MethodReply::Value);
     }
-    store(object, owner, Some(length_ms), frame.now_ms);
-    frame.out.extend_from_slice(b"OK ");
-    number::push_whole(frame.out, max.saturating_sub(others + 1));
+    store(object, owner, Some(length_ms), context.now_ms);
+    context.out.extend_from_slice(b"OK ");
+    number::push_whole(context.out, max.saturating_sub(others + 1));
     Ok(MethodReply::Value)
 }
 
@@ -139,43 +139,43 @@ fn changed_ms(bytes: &[u8]) -> u64 {
 fn release(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let owner = lock::owner(arguments, OWNER_MAX, OWNER)?;
-    if !owners(object.bytes(), frame.now_ms).any(|(other, _)| other == owner) {
-        return Ok(frame.text(b"NOT_OWNER"));
+    if !owners(object.bytes(), context.now_ms).any(|(other, _)| other == owner) {
+        return Ok(context.text(b"NOT_OWNER"));
     }
-    store(object, owner, None, frame.now_ms);
-    Ok(frame.text(b"OK"))
+    store(object, owner, None, context.now_ms);
+    Ok(context.text(b"OK"))
 }
 
 fn count(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
-    number::push_whole(frame.out, owners(object.bytes(), frame.now_ms).count() as u64);
+    number::push_whole(context.out, owners(object.bytes(), context.now_ms).count() as u64);
     Ok(MethodReply::Value)
 }
 
 fn list(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
-    for (owner, left_ms) in owners(object.bytes(), frame.now_ms) {
-        frame.out.extend_from_slice(owner);
-        frame.out.push(b' ');
-        number::push_seconds_up(frame.out, left_ms);
-        frame.out.extend_from_slice(b"\r\n");
+    for (owner, left_ms) in owners(object.bytes(), context.now_ms) {
+        context.out.extend_from_slice(owner);
+        context.out.push(b' ');
+        number::push_seconds_up(context.out, left_ms);
+        context.out.extend_from_slice(b"\r\n");
     }
     Ok(MethodReply::Value)
 }
 
-fn dump(view: StateView<'_>, frame: &CallContext<'_>, out: &mut Vec<u8>) {
+fn dump(view: StateView<'_>, context: &CallContext<'_>, out: &mut Vec<u8>) {
     let StateView::Bytes(bytes) = view else { return };
     let mut before: &[u8] = b"{\"left_ms\":{";
-    for (owner, left_ms) in owners(bytes, frame.now_ms) {
+    for (owner, left_ms) in owners(bytes, context.now_ms) {
         out.extend_from_slice(before);
         json::string(owner, out);
         out.push(b':');

@@ -69,19 +69,19 @@ pub(crate) const MANY: (usize, usize) = (1, ARGUMENTS_MAX);
 fn put(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     add_all(object, arguments)?;
-    Ok(frame.text(b"SUCCESS"))
+    Ok(context.text(b"SUCCESS"))
 }
 
 fn add(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let added = add_all(object, arguments)?;
-    Ok(frame.number(added))
+    Ok(context.number(added))
 }
 
 /// Adds all members or none; returns the number of new ones.
@@ -101,54 +101,54 @@ fn add_all(object: &mut Object<'_>, arguments: &Arguments<'_>) -> Result<u64, Ca
 fn remove(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     check_members(arguments)?;
     let mut members = object.members();
     let removed = arguments.iter().filter(|member| members.remove(member)).count();
     drop(members);
-    Ok(frame.number(removed as u64))
+    Ok(context.number(removed as u64))
 }
 
 fn union(
     object: &mut Object<'_>,
     others: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
-    combine(object, others, Combination::Union, frame)
+    combine(object, others, Combination::Union, context)
 }
 
 fn intersection(
     object: &mut Object<'_>,
     others: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
-    combine(object, others, Combination::Intersection, frame)
+    combine(object, others, Combination::Intersection, context)
 }
 
 fn difference(
     object: &mut Object<'_>,
     others: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
-    combine(object, others, Combination::Difference, frame)
+    combine(object, others, Combination::Difference, context)
 }
 
 fn combine(
     object: &Object<'_>,
     others: &Arguments<'_>,
     combination: Combination,
-    frame: &CallContext<'_>,
+    context: &CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     check_keys(others)?;
     let keys = std::iter::once(object.key()).chain(others.iter());
-    Ok(MethodReply::List(Listing::sets(keys, combination).under(frame.settings)))
+    Ok(MethodReply::List(Listing::sets(keys, combination).with_settings(context.settings)))
 }
 
 fn random(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let what = format!("a number from 0 to {RANDOM_MAX}");
     let asked = number::<usize>(arguments, 0, &what)?;
@@ -157,17 +157,17 @@ fn random(
     }
     let view = object.view();
     let len = view.members();
-    let mut draws = SplitMix64(frame.random);
+    let mut draws = SplitMix64(context.random);
     let Some(n) = asked else {
         let Some((member, _)) = len.checked_sub(1).and_then(|most| view.nth(draws.up_to(most))) else {
             return Ok(MethodReply::Miss);
         };
-        return Ok(frame.text(member));
+        return Ok(context.text(member));
     };
     for place in draws.places(n as u64, len) {
         if let Some((member, _)) = view.nth(place) {
-            frame.out.extend_from_slice(member);
-            frame.out.extend_from_slice(b"\r\n");
+            context.out.extend_from_slice(member);
+            context.out.extend_from_slice(b"\r\n");
         }
     }
     Ok(MethodReply::Value)
@@ -176,15 +176,15 @@ fn random(
 fn pop(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let view = object.view();
     let most = view.members().checked_sub(1);
-    let place = most.map(|most| SplitMix64(frame.random).up_to(most));
+    let place = most.map(|most| SplitMix64(context.random).up_to(most));
     let Some((member, _)) = place.and_then(|place| view.nth(place)) else { return Ok(MethodReply::Miss) };
     let member = member.to_vec();
     object.members().remove(&member);
-    Ok(frame.text(&member))
+    Ok(context.text(&member))
 }
 
 /// The random number generator SplitMix64, seeded with the random number of the call.

@@ -72,13 +72,13 @@ const LIMIT: &str = "a number from 1 to 1000";
 pub(crate) fn new_limited(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
     default: u64,
 ) -> Result<MethodReply, CallError> {
     let limit = number(arguments, 0, (1, default, LIMIT_MAX), LIMIT)? as u16;
     object.set(&[]);
     object.members().put(&HEADER, &limit.to_be_bytes())?;
-    Ok(frame.created())
+    Ok(context.created())
 }
 
 /// The limit of such an object.
@@ -100,16 +100,16 @@ pub(crate) fn rows(arguments: &Arguments<'_>) -> Result<u64, CallError> {
 /// Makes an absent object by the type's `new`, with the arguments of `create` in the rule file, or with none.
 pub(crate) fn make_absent(
     object: &mut Object<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
     new: MethodFn,
 ) -> Result<(), CallError> {
     if object.exists() {
         return Ok(());
     }
-    let create = frame.own.create.iter().flatten().map(Vec::as_slice);
-    let from = frame.out.len();
-    new(object, &Arguments::of(create), frame)?;
-    frame.out.truncate(from);
+    let create = context.own.create.iter().flatten().map(Vec::as_slice);
+    let from = context.out.len();
+    new(object, &Arguments::of(create), context)?;
+    context.out.truncate(from);
     Ok(())
 }
 

@@ -62,7 +62,7 @@ impl SlidingState {
 
     /// Begins the window of this time, if the stored one has ended.
     #[inline]
-    fn roll(&mut self, now_ms: u64) {
+    fn enter_window(&mut self, now_ms: u64) {
         let begun_ms = now_ms - now_ms % self.window_ms;
         if begun_ms > self.start_ms {
             let is_next = begun_ms - self.start_ms == self.window_ms;
@@ -107,28 +107,28 @@ fn share(whole: u64, part: u64, of: u64, up: bool) -> u64 {
 fn hit(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let limit = number::limit(arguments, 0)?;
     let window_ms = number::argument(arguments, 1, number::SPAN, number::span_ms)?;
     let n = number::positive_or_1(arguments, 2)?;
-    let now_ms = frame.now_ms;
+    let now_ms = context.now_ms;
     let found = SlidingState::read(object.bytes());
     let mut state = found.unwrap_or_else(|| SlidingState::begin(window_ms, now_ms, 0));
-    state.roll(now_ms);
+    state.enter_window(now_ms);
     if state.window_ms != window_ms {
         state = SlidingState::begin(window_ms, now_ms, state.estimate(now_ms));
     }
     let used = state.estimate(now_ms).checked_add(n).filter(|used| *used <= limit);
     if let Some(used) = used {
         state.current += n;
-        frame.out.extend_from_slice(b"OK ");
-        number::push_whole(frame.out, limit - used);
+        context.out.extend_from_slice(b"OK ");
+        number::push_whole(context.out, limit - used);
     } else {
-        frame.out.extend_from_slice(b"LIMITED ");
+        context.out.extend_from_slice(b"LIMITED ");
         match state.retry_after_ms(n, limit, now_ms) {
-            Some(ms) => number::push_seconds(frame.out, ms),
-            None => frame.out.extend_from_slice(b"-1"),
+            Some(ms) => number::push_seconds(context.out, ms),
+            None => context.out.extend_from_slice(b"-1"),
         }
     }
     if found != Some(state) && (found.is_some() || used.is_some()) {
@@ -143,11 +143,11 @@ fn hit(
 fn count(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let Some(mut state) = SlidingState::read(object.bytes()) else { return Ok(MethodReply::Miss) };
-    state.roll(frame.now_ms);
-    number::push_whole(frame.out, state.estimate(frame.now_ms));
+    state.enter_window(context.now_ms);
+    number::push_whole(context.out, state.estimate(context.now_ms));
     Ok(MethodReply::Value)
 }
 

@@ -79,7 +79,7 @@ impl<'a> Ring<'a> {
 fn new(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let size = if arguments.is_empty() {
         SIZE
@@ -87,18 +87,18 @@ fn new(
         number::argument(arguments, 0, "a number from 1 to 1024", number::whole)?
     };
     if !(1..=SIZE_MAX).contains(&size) {
-        return Ok(frame.refused());
+        return Ok(context.refused());
     }
     let [low, high] = (size as u16).to_le_bytes();
     object.set(&[low, high, 0, 0]);
-    object.expire_at(frame.end_of_new());
-    Ok(frame.created())
+    object.expire_at(context.end_of_new());
+    Ok(context.created())
 }
 
 fn add(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let value = number::argument(arguments, 0, VALUE, |text| {
         number::float(text).filter(|value| value.abs() <= VALUE_MAX)
@@ -113,18 +113,18 @@ fn add(
     }
     let next = (next + 1) % size.max(1);
     state[2..HEAD].copy_from_slice(&(next as u16).to_le_bytes());
-    Ok(frame.text(b"SUCCESS"))
+    Ok(context.text(b"SUCCESS"))
 }
 
 /// Answers with `of` the values, if there are any.
 fn answer(
     object: &Object<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
     of: impl FnOnce(Ring<'_>) -> Option<f64>,
 ) -> MethodReply {
     match Ring::read(object.bytes()).and_then(of) {
         Some(number) => {
-            number::push_float(frame.out, number);
+            number::push_float(context.out, number);
             MethodReply::Value
         }
         None => MethodReply::Miss,
@@ -134,45 +134,46 @@ fn answer(
 fn getlast(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
-    Ok(answer(object, frame, |ring| ring.values().next_back()))
+    Ok(answer(object, context, |ring| ring.values().next_back()))
 }
 
 fn getmin(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
-    Ok(answer(object, frame, |ring| ring.values().reduce(f64::min)))
+    Ok(answer(object, context, |ring| ring.values().reduce(f64::min)))
 }
 
 fn getmax(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
-    Ok(answer(object, frame, |ring| ring.values().reduce(f64::max)))
+    Ok(answer(object, context, |ring| ring.values().reduce(f64::max)))
 }
 
 fn getavg(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
-    Ok(answer(object, frame, |ring| sum(ring).map(|sum| sum / f64::from(ring.values.len() as u16))))
+    Ok(answer(object, context, |ring| sum(ring).map(|sum| sum / f64::from(ring.values.len() as u16))))
 }
 
 fn getsum(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
-    Ok(answer(object, frame, sum))
+    Ok(answer(object, context, sum))
 }
 
 /// The sum by compensated summation, which adds up rounding errors separately: ten times 0.1 is 1.
-/// || Source: A. Neumaier, "Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen", 1974.
+///
+/// Source: A. Neumaier, "Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen", 1974.
 fn sum(ring: Ring<'_>) -> Option<f64> {
     let mut lost = 0.0;
     let sum = ring.values().reduce(|sum, value| {
@@ -189,13 +190,13 @@ fn sum(ring: Ring<'_>) -> Option<f64> {
 fn getp(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let millionths =
         number::argument(arguments, 0, "a number from 0 to 100 with at most 6 decimals", |text| {
             number::millionths(text).filter(|percent| *percent <= 100_000_000)
         })?;
-    Ok(answer(object, frame, |ring| {
+    Ok(answer(object, context, |ring| {
         let mut values = [0.0; SIZE_MAX as usize];
         let values = values.get_mut(..ring.values.len()).filter(|values| !values.is_empty())?;
         values.iter_mut().zip(ring.values()).for_each(|(place, value)| *place = value);

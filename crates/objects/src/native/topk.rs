@@ -77,19 +77,19 @@ struct ItemCount {
 fn new(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
-    new_limited(object, arguments, frame, ITEMS)
+    new_limited(object, arguments, context, ITEMS)
 }
 
 fn hit(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let item = item(arguments, 0)?;
     let n = number(arguments, 1, (1, 1, HITS_MAX), "a positive number")?;
-    make_absent(object, frame, new)?;
+    make_absent(object, context, new)?;
     let view = object.view();
     let own = counted(view, item);
     let is_full = items(view) >= limit(view);
@@ -117,21 +117,21 @@ fn hit(
     value[8..].copy_from_slice(&before.error.to_be_bytes());
     members.put(&key(ITEM, [item, &[]]), &value)?;
     members.put(&order_key(count, item), &[])?;
-    push_whole(frame.out, count);
+    push_whole(context.out, count);
     Ok(MethodReply::Value)
 }
 
 fn list(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let n = rows(arguments)?;
     highest(object.view(), n, |item, count| {
-        frame.out.extend_from_slice(item);
-        frame.out.push(b' ');
-        push_whole(frame.out, count);
-        frame.out.extend_from_slice(b"\r\n");
+        context.out.extend_from_slice(item);
+        context.out.push(b' ');
+        push_whole(context.out, count);
+        context.out.extend_from_slice(b"\r\n");
     });
     Ok(MethodReply::Value)
 }
@@ -139,12 +139,12 @@ fn list(
 fn count(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut CallContext<'_>,
+    context: &mut CallContext<'_>,
 ) -> Result<MethodReply, CallError> {
     let Some(counted) = counted(object.view(), item(arguments, 0)?) else { return Ok(MethodReply::Miss) };
-    push_whole(frame.out, counted.count);
-    frame.out.push(b' ');
-    push_whole(frame.out, counted.error);
+    push_whole(context.out, counted.count);
+    context.out.push(b' ');
+    push_whole(context.out, counted.error);
     Ok(MethodReply::Value)
 }
 

@@ -42,7 +42,8 @@ impl Date {
     }
 
     /// Appends the date in a format.
-    /// || # Errors
+    ///
+    /// # Errors
     /// A letter that is not in [`LETTERS`].
     pub(super) fn format(&self, format: &[u8], out: &mut Vec<u8>) -> Result<(), u8> {
         let time = BrokenDownTime::from(&self.0);

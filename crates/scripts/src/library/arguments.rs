@@ -26,7 +26,8 @@ pub(crate) fn fault(lua: &Lua, text: &str) -> mlua::Error {
 }
 
 /// A string, or a number in its written form. `place`: the position, from 1.
-/// || # Errors
+///
+/// # Errors
 /// The value is neither.
 pub(crate) fn text<'v>(
     lua: &Lua,
@@ -66,7 +67,8 @@ impl std::ops::Deref for ArgumentBytes<'_> {
 }
 
 /// A finite number.
-/// || # Errors
+///
+/// # Errors
 /// The value is none.
 pub(crate) fn number(lua: &Lua, value: &Value, name: &str, place: usize) -> mlua::Result<f64> {
     match value {
@@ -92,7 +94,8 @@ pub(crate) fn is_whole(number: f64) -> bool {
 }
 
 /// A function that parses an argument of a client: `(text, place[, default])`.
-/// || # Errors
+///
+/// # Errors
 /// Memory is short.
 pub(crate) fn reader(lua: &Lua, what: &'static str, whole: bool) -> mlua::Result<Function> {
     let reader = lua.create_function(move |lua, (value, place, default): (Value, Value, Value)| {

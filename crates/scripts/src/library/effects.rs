@@ -205,7 +205,8 @@ fn left(now_ms: u64, end_ms: u64) -> f64 {
 }
 
 /// The seconds to live, rounded up; 0: for ever.
-/// || # Errors
+///
+/// # Errors
 /// The number is out of range.
 fn seconds(ttl_s: f64) -> Result<u32, String> {
     if (0.0..=TTL_MAX_S).contains(&ttl_s) {
@@ -216,14 +217,16 @@ fn seconds(ttl_s: f64) -> Result<u32, String> {
 }
 
 /// A key or token of 1 to 250 bytes.
-/// || # Errors
+///
+/// # Errors
 /// The value is none.
 fn name(lua: &Lua, value: &Value, function: &str) -> mlua::Result<Vec<u8>> {
     name_within(lua, value, function, NAME_MAX)
 }
 
 /// A text of 1 to `most` bytes.
-/// || # Errors
+///
+/// # Errors
 /// The value is none.
 fn name_within(lua: &Lua, value: &Value, function: &str, most: usize) -> mlua::Result<Vec<u8>> {
     let name = text(lua, value, function, 1)?;

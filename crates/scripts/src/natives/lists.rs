@@ -42,7 +42,8 @@ pub(super) fn names(kind: FieldKind) -> &'static [&'static str] {
 }
 
 /// Adds these methods to those of a kind.
-/// || # Errors
+///
+/// # Errors
 /// Memory is short.
 pub(super) fn install(lua: &Lua, table: &Table, name: &str, kind: FieldKind) -> mlua::Result<()> {
     let lists = names(kind);

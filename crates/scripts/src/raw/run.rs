@@ -49,7 +49,8 @@ pub(crate) enum RunResult {
 }
 
 /// The function of the VM that [`run`] calls for this method.
-/// || # Errors
+///
+/// # Errors
 /// Memory is short.
 pub(crate) fn bind(lua: &Lua, method: &Function, keys: &KeyNumbers) -> mlua::Result<Function> {
     // SAFETY: method and names are the only values on the stack of this protected call, and become the
@@ -63,7 +64,8 @@ pub(crate) fn bind(lua: &Lua, method: &Function, keys: &KeyNumbers) -> mlua::Res
 
 /// Runs the method of `bound`: appends the reply to `out`, and the new state to `plain`, which must be empty.
 /// `keys`: the names with which it was bound.
-/// || # Errors
+///
+/// # Errors
 /// An error of the script, or the state cannot be read.
 pub(crate) fn run(
     bound: &Function,

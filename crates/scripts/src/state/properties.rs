@@ -10,7 +10,8 @@ use crate::testing::{FakeWorld, TestSetting};
 
 /// Reads these bytes as a state, and checks that it is an error, or a state that is unchanged when it is
 /// written and read again.
-/// || # Panics
+///
+/// # Panics
 /// The state differs.
 pub(crate) fn check(bytes: &[u8]) {
     let (lua, names) = (Lua::new(), Names::new());

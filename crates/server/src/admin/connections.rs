@@ -1,9 +1,9 @@
 //! Connections to the admin address, with limits on their number, their time and their input.
 //!
 //! A connection has one request, and [`TIME`] for all of it, including handshake and reply. So an idle peer,
-//! or one that is slow in either direction, occupies a slot for at most that time. When all slots are taken,
-//! a new connection replaces the oldest connection without a complete request; if all have one, the oldest.
-//! Connections that arrive faster than that wait in the kernel's backlog.
+//! or a peer that is slow in either direction, occupies a slot for at most that time. When all slots are
+//! taken, a new connection replaces the oldest connection without a complete request; if all have one, the
+//! oldest. Connections that arrive faster than that wait in the kernel's backlog.
 //!
 //! A connection whose reply is a dashboard's stream has no time limit. It frees its slot and takes one of
 //! [`super::events`], so that probes and scrapes always find a slot.
@@ -75,7 +75,7 @@ impl Reserve {
     }
 
     /// Closes a reserved descriptor; false: none is left.
-    fn give_up(&self) -> bool {
+    fn release(&self) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).pop().is_some()
     }
 }
@@ -148,7 +148,7 @@ impl Gate {
             };
             match accepted {
                 Ok((stream, peer)) => self.serve(stream, peer).await,
-                Err(error) if lacks_descriptors(&error) && self.reserve.give_up() => {}
+                Err(error) if lacks_descriptors(&error) && self.reserve.release() => {}
                 // Without a free descriptor, connections wait in the backlog.
                 Err(_) => {
                     self.reserve.fill();
@@ -198,7 +198,7 @@ impl Gate {
             };
             tokio::select! {
                 () = conversation => {}
-                () = over(&own) => log::debug(format_args!("admin: {peer}: closed after {} s", TIME.as_secs())),
+                () = until_timeout(&own) => log::debug(format_args!("admin: {peer}: closed after {} s", TIME.as_secs())),
                 () = own.cut.notified() => log::debug(format_args!("admin: {peer}: closed, since it does not read")),
             }
             // The descriptor is reserved again before a client of the cache can take the closed connection's.
@@ -209,7 +209,7 @@ impl Gate {
 }
 
 /// Waits until the time of a connection is over, which never happens for a stream.
-async fn over(line: &ConnectionSignals) {
+async fn until_timeout(line: &ConnectionSignals) {
     sleep(TIME).await;
     if line.streams() {
         std::future::pending::<()>().await;

@@ -73,7 +73,8 @@ const fn refuse(status: StatusCode, text: &'static str) -> Result<(), Refusal> {
 }
 
 /// Checks whether the request may be answered.
-/// || # Errors
+///
+/// # Errors
 /// The refusal, with status and reason.
 pub(super) fn judge(request: &Parts, hosts: &Hosts, secrets: &Secrets) -> Result<(), Refusal> {
     if request.method != Method::GET && request.method != Method::HEAD {
@@ -116,7 +117,8 @@ pub(super) fn judge(request: &Parts, hosts: &Hosts, secrets: &Secrets) -> Result
 }
 
 /// The value of a header that may occur once.
-/// || # Errors
+///
+/// # Errors
 /// The header occurs several times, or is not text.
 fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>, ()> {
     let mut all = headers.get_all(name).iter();

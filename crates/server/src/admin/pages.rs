@@ -187,7 +187,7 @@ pub(super) async fn answer(
         Page::Metrics(_) => Page::Metrics(Format::of(request.headers.get_all(ACCEPT).iter())),
         other => *other,
     };
-    let PageBody { content_type, text } = pages.once(page, || made(page, shared)).await;
+    let PageBody { content_type, text } = pages.once(page, || make_page(page, shared)).await;
     reply(StatusCode::OK, content_type, text)
 }
 
@@ -243,7 +243,7 @@ fn takes_gzip(request: &Parts) -> bool {
 }
 
 /// Makes a page with figures.
-fn made(page: Page, shared: &Shared) -> PageBody {
+fn make_page(page: Page, shared: &Shared) -> PageBody {
     let now = shared.now_at(shared.clock.now());
     let text = match page {
         Page::Metrics(format) => metrics::text(shared, now, format),

@@ -43,7 +43,8 @@ pub(crate) struct NewSecrets {
 
 impl Secrets {
     /// Reads the files that the settings name.
-    /// || # Errors
+    ///
+    /// # Errors
     /// A file cannot be used.
     pub(crate) fn new(settings: &Settings) -> Result<Self, ServeError> {
         if settings.admin.is_none() {
@@ -65,7 +66,7 @@ impl Secrets {
     }
 
     /// Missing options that are required beyond loopback.
-    pub(super) fn lacks(&self) -> Vec<&'static str> {
+    pub(super) fn missing_options(&self) -> Vec<&'static str> {
         let token = self.token.is_none().then_some("--admin-token <file>");
         let tls = self
             .tls
@@ -95,7 +96,8 @@ impl Secrets {
     }
 
     /// Reads the files again, for [`Secrets::replace`].
-    /// || # Errors
+    ///
+    /// # Errors
     /// A file cannot be used.
     pub(crate) fn read_again(&self) -> Result<NewSecrets, ServeError> {
         let token = self.token.as_ref().map(|token| read_token(&token.path)).transpose()?;
@@ -117,7 +119,8 @@ impl Secrets {
 }
 
 /// The first line of the file.
-/// || # Errors
+///
+/// # Errors
 /// The file cannot be read, or the line cannot be a token.
 fn read_token(path: &Path) -> Result<Vec<u8>, ServeError> {
     let refuse = |why: String| ServeError::Admin(format!("--admin-token {}: {why}", path.display()));

@@ -43,7 +43,8 @@ struct Tables {
 
 impl Grants {
     /// The rights in the tables of a rule file. `named`: the name of the file of users in messages.
-    /// || # Errors
+    ///
+    /// # Errors
     /// A table is for an unknown user.
     pub(super) fn of(file: Option<&RuleFile>, users: &Users, named: &str) -> Result<Self, AuthError> {
         let Some(file) = file.filter(|file| !file.users.is_empty()) else { return Ok(Self(None)) };
@@ -127,7 +128,8 @@ pub(crate) fn grants_of(
 
 /// Checks for `cattlegrid check` that each `[[user]]` is in the file of users that the rule file's `[server]`
 /// names. Without such a file, or if it cannot be read here, no check is possible.
-/// || # Errors
+///
+/// # Errors
 /// A table is for an unknown user.
 pub fn check_users(file: &RuleFile) -> Result<(), AuthError> {
     let named = file.settings().ok().and_then(|settings| settings.auth_file);

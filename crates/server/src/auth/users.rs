@@ -116,7 +116,8 @@ impl fmt::Debug for Users {
 
 impl Users {
     /// Reads the file at `path`.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The file cannot be read, or has a malformed line or no users.
     pub(super) fn read(named_by: NamedBy, path: &Path) -> Result<Self, AuthError> {
         let text = read_file(path).map_err(|error| AuthError::Unreadable {

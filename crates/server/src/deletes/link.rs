@@ -82,7 +82,7 @@ async fn talk(
         let text = shared.queues.borrow_mut().take(place, BATCH);
         if text.is_empty() {
             // Missing deletes are repeated when the server answers.
-            let looks = shared.queues.borrow().wants_look(place);
+            let looks = shared.queues.borrow().needs_check(place);
             if looks {
                 match lines.ask(&mut stream, b"version\r\n").await {
                     Ok(()) => answered(shared, place, health),

@@ -154,7 +154,7 @@ impl Queues {
     }
 
     /// Notes that missing commands are being repeated from now on, or are known to be lost.
-    pub(super) fn comes_again(&mut self) {
+    pub(super) fn note_repetition(&mut self) {
         self.servers.iter_mut().for_each(|queue| queue.lacks = None);
     }
 
@@ -169,17 +169,17 @@ impl Queues {
     }
 
     /// A server that answers again and has missing commands that must be repeated.
-    pub(super) fn wants_again(&self) -> Option<usize> {
+    pub(super) fn needs_repetition(&self) -> Option<usize> {
         self.servers.iter().position(|queue| queue.is_up && queue.lacks.is_some())
     }
 
     /// Whether a server has missing commands that must be repeated, and is not known to answer.
-    pub(super) fn wants_look(&self, place: usize) -> bool {
+    pub(super) fn needs_check(&self, place: usize) -> bool {
         self.servers[place].lacks.is_some() && !self.servers[place].is_up
     }
 
     /// Whether a server has missing commands that must be repeated.
-    pub(super) fn lacks(&self, place: usize) -> bool {
+    pub(super) fn is_incomplete(&self, place: usize) -> bool {
         self.servers[place].lacks.is_some()
     }
 
@@ -385,7 +385,7 @@ mod tests {
                 Overflow::Gap(OnGap::Flush) => ("flush_all\r\n", 0),
                 Overflow::Gap(OnGap::Warn) => ("", 2),
             };
-            assert_eq!((queues.obeyed(), queues.lacks(0)), (obeyed, overflow == Overflow::Again));
+            assert_eq!((queues.obeyed(), queues.is_incomplete(0)), (obeyed, overflow == Overflow::Again));
             assert_eq!(taken(&mut queues, 0), rest);
             if !rest.is_empty() {
                 queues.answered(0, b"OK");
@@ -394,7 +394,7 @@ mod tests {
             queues.begin();
             delete(&mut queues, 0, "f");
             assert_eq!(queues.backlog(0), usize::from(overflow != Overflow::Again));
-            queues.comes_again();
+            queues.note_repetition();
             queues.begin();
             delete(&mut queues, 0, "a");
             taken(&mut queues, 0);
@@ -447,9 +447,9 @@ mod tests {
                         queues.failed(place);
                         sent[place].clear();
                     }
-                    _ if (0..2).any(|place| queues.lacks(place)) => {
+                    _ if (0..2).any(|place| queues.is_incomplete(place)) => {
                         // The log sends all again that was not acknowledged, as new orders.
-                        queues.comes_again();
+                        queues.note_repetition();
                         for order in acknowledged as usize + 1..open.len() {
                             let again = std::mem::take(&mut open[order]);
                             if again.is_empty() {

@@ -136,7 +136,7 @@ impl Book {
     }
 
     /// Notes that a command whose first byte was sent at `begun` has replaced or removed the value.
-    pub(super) fn gone(&mut self, key: usize, begun: u64) {
+    pub(super) fn note_removed(&mut self, key: usize, begun: u64) {
         let now = self.tick();
         for piece in self.pieces.values_mut().filter(|piece| piece.key == key) {
             if piece.known.is_some_and(|known| known < begun) {

@@ -665,7 +665,7 @@ impl PendingCommand {
                     _ => false,
                 };
                 if replaced {
-                    book.gone(key, self.begun);
+                    book.note_removed(key, self.begun);
                 }
             }
             ExpectedReply::MetaSet { mode, key, serial, quiet, .. } => {
@@ -674,10 +674,10 @@ impl PendingCommand {
                     book.executed(serial);
                 }
                 if refused || stored && !is_ruled(key) && !matches!(mode, "MA" | "MP") {
-                    book.gone(key, self.begun);
+                    book.note_removed(key, self.begun);
                 }
             }
-            ExpectedReply::Delete { key, .. } => book.gone(key, self.begun),
+            ExpectedReply::Delete { key, .. } => book.note_removed(key, self.begun),
             _ => {}
         }
     }

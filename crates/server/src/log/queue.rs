@@ -115,7 +115,7 @@ impl LogQueue {
             line.message.chars().take(EXAMPLE_MAX).collect::<String>().clone_into(&mut window.example);
         }
         if self.bytes + cost(&line) > QUEUED_MAX {
-            return self.lose(&[line]);
+            return self.count_lost(&[line]);
         }
         if let Some(dropped) = self.dropped_line() {
             self.append(dropped);
@@ -124,7 +124,7 @@ impl LogQueue {
     }
 
     /// Counts lines that could not be written; the next line that can be written is preceded by a report.
-    pub(super) fn lose(&mut self, lines: &[LogLine]) {
+    pub(super) fn count_lost(&mut self, lines: &[LogLine]) {
         for line in lines {
             self.dropped += u64::from(line.dropped == 0);
             self.untold += line.dropped.max(1);
@@ -132,14 +132,14 @@ impl LogQueue {
         }
     }
 
-    /// Whether [`LogQueue::tell_of_limited`] has something to report, now or soon.
+    /// Whether [`LogQueue::report_limited`] has something to report, now or soon.
     pub(super) fn is_limiting(&self) -> bool {
         self.kinds_limited > 0
     }
 
     /// Appends a report for each call site with suppressed lines in a past second; with `at_once`, also in
     /// the present second.
-    pub(super) fn tell_of_limited(&mut self, now: Duration, at_once: bool) {
+    pub(super) fn report_limited(&mut self, now: Duration, at_once: bool) {
         if self.kinds_limited == 0 {
             return;
         }
@@ -282,7 +282,7 @@ mod tests {
             queue.push(line("lost"), kind);
             let batch = queue.take();
             assert_eq!(batch.len(), if i == 1 { 1 } else { 2 });
-            queue.lose(&batch);
+            queue.count_lost(&batch);
             assert_eq!(queue.dropped(), i);
             assert!(queue.take().is_empty(), "nothing to write");
         }
@@ -306,10 +306,10 @@ mod tests {
         assert!(queue.admit(other, START), "another kind is not touched");
         assert_eq!(messages(&mut queue).len(), EACH_SECOND as usize);
 
-        queue.tell_of_limited(START + Duration::from_millis(999), false);
+        queue.report_limited(START + Duration::from_millis(999), false);
         assert!(messages(&mut queue).is_empty(), "the second is not over");
         assert!(!queue.admit(one, START + Duration::from_secs(1)), "first it is said");
-        queue.tell_of_limited(START + Duration::from_secs(1), false);
+        queue.report_limited(START + Duration::from_secs(1), false);
         assert_eq!(messages(&mut queue), ["16 more lines like this one were left out: one 9"]);
         assert!(!queue.is_limiting());
         // Earlier is another second, too: the clock was set back.
@@ -324,7 +324,7 @@ mod tests {
             queue.push(line("again"), kind);
         }
         messages(&mut queue);
-        queue.tell_of_limited(START, true);
+        queue.report_limited(START, true);
         assert_eq!(messages(&mut queue), ["1 more lines like this one were left out: again"]);
     }
 

@@ -37,7 +37,7 @@ pub(super) fn run() {
             }
             Err(partly) => {
                 torn |= partly;
-                state.queue.lose(&lines);
+                state.queue.count_lost(&lines);
             }
         }
     }
@@ -48,7 +48,7 @@ fn next_lines() -> Vec<LogLine> {
     let mut state = state();
     loop {
         let flushing = state.flushing;
-        state.queue.tell_of_limited(unix_now(), flushing);
+        state.queue.report_limited(unix_now(), flushing);
         let lines = state.queue.take();
         if !lines.is_empty() {
             state.writing = true;
@@ -65,7 +65,8 @@ fn next_lines() -> Vec<LogLine> {
 }
 
 /// Writes all of `text`, however long it takes.
-/// || # Errors
+///
+/// # Errors
 /// The write failed; true: after a part was written.
 fn write(fd: impl AsFd, text: &[u8]) -> Result<(), bool> {
     let mut rest = text;
@@ -86,7 +87,8 @@ fn write(fd: impl AsFd, text: &[u8]) -> Result<(), bool> {
 
 /// Writes all of `text`, waiting at most `patience` for room. A pipe that is ready has room for [`BATCH_MAX`]
 /// bytes, so that the write itself does not wait.
-/// || # Errors
+///
+/// # Errors
 /// `TimedOut` without room in time, otherwise the system's error.
 pub(super) fn write_within(fd: impl AsFd, text: &[u8], patience: Duration) -> io::Result<()> {
     let patience =

@@ -33,7 +33,8 @@ impl Shared {
     /// Reads the rule file with its objects, the certificates and the file of users again, and starts new
     /// loaders; called for SIGHUP. It takes as long as the slowest loader needs to start, while `may_wait`
     /// allows it. `files_are_read` is called before that, or never.
-    /// || # Errors
+    ///
+    /// # Errors
     /// A file or a loader cannot be used. Nothing has changed then.
     pub(crate) fn reload(
         &self,
@@ -107,7 +108,8 @@ impl Shared {
     }
 
     /// Loads users' own types again, without reading other files.
-    /// || # Errors
+    ///
+    /// # Errors
     /// A type cannot be used. Nothing has changed then.
     pub(crate) fn reload_objects(&self) -> Result<(), ServeError> {
         let file = self.in_force().rule_file.clone();

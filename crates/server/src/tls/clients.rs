@@ -41,7 +41,8 @@ impl ClientVerifier {
     }
 
     /// Verifies a certificate that is in the file, or of version 1 and signed by an authority of the file.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The certificate is neither, or not valid at this time.
     fn verify_here(&self, der: &CertificateDer<'_>, now: UnixTime) -> Result<(), CertificateError> {
         let certificate = Certificate::read(der).ok_or(CertificateError::BadEncoding)?;

@@ -1,4 +1,4 @@
-//! The certificate that a server shows to its clients, whoever signed it.
+//! The certificate that a server shows to its clients, with any signer.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -14,7 +14,8 @@ use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, Signa
 
 /// The first certificate that the server at `address` shows, in DER. Only a handshake is sent, each part of
 /// which may take `patience`. A server that then asks for a client's certificate is no error.
-/// || # Errors
+///
+/// # Errors
 /// The server cannot be reached, or does not speak TLS.
 pub fn served(address: SocketAddr, patience: Duration) -> io::Result<Vec<u8>> {
     let provider = Arc::new(ring::default_provider());

@@ -126,7 +126,8 @@ impl TlsSession {
 
     /// Receives once, at most `most` bytes, to be decrypted at once with [`TlsSession::decrypt`]; returns
     /// their number.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The error of the socket.
     pub(crate) fn receive(&self, fd: impl AsFd, most: usize) -> rustix::io::Result<usize> {
         SCRATCH.with_borrow_mut(|scratch| {
@@ -140,7 +141,8 @@ impl TlsSession {
     /// Decrypts all complete records, with the `received` bytes. `take` gets the plain bytes of each record;
     /// together they are at most these bytes and the earlier partial ones. The server's answer (a handshake,
     /// an alert) waits to be sent.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The peer has broken the protocol.
     pub(crate) fn decrypt(&mut self, received: usize, take: impl FnMut(&[u8])) -> Result<(), rustls::Error> {
         if self.has_ended || self.has_failed {
@@ -227,7 +229,8 @@ impl TlsSession {
 
     /// Encrypts and sends the bytes of `outbox`, and then `out`, in pieces of at most `most` bytes, as far as
     /// the socket takes them; the rest goes to `outbox`. Returns the number of bytes sent.
-    /// || # Errors
+    ///
+    /// # Errors
     /// The error of the socket, or that the handshake is not finished.
     pub(crate) fn send(
         &mut self,

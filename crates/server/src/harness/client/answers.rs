@@ -136,7 +136,7 @@ impl PacketReply {
         self.extras.is_empty() && self.key.is_empty() && self.value.is_empty()
     }
 
-    /// Whether the reply is this error, with nothing but its text as the body.
+    /// Whether the reply is this error, with only its text as the body.
     fn is_error(&self, status: u16) -> bool {
         let is_text = self.extras.is_empty() && self.key.is_empty() && self.value == text(status).as_bytes();
         self.status == status && is_text && self.cas == 0
@@ -400,7 +400,7 @@ impl PendingPacket {
                     }
                     // Under a rule, a value that arrives too late is dropped, and the newer one stays.
                     if !extends && !is_ruled(key) {
-                        book.gone(key, begun);
+                        book.note_removed(key, begun);
                     }
                     return;
                 }
@@ -409,12 +409,12 @@ impl PendingPacket {
                     book.refused(serial);
                 }
                 if refused && matches!(self.opcode, opcode::SET | opcode::SETQ) {
-                    book.gone(key, begun);
+                    book.note_removed(key, begun);
                 }
             }
             // Under a rule, a CAS may be the token of a lease, which the delete gives up.
             ExpectedPacket::Delete { key, cas } if !cas || status == OK && !is_ruled(key) => {
-                book.gone(key, begun)
+                book.note_removed(key, begun)
             }
             _ => {}
         }
