@@ -187,7 +187,7 @@ fn pop(
     Ok(context.text(&member))
 }
 
-/// The random number generator SplitMix64, seeded with the random number of the call.
+/// The random number generator `SplitMix64`, seeded with the random number of the call.
 #[derive(Debug)]
 pub(crate) struct SplitMix64(pub(crate) u64);
 

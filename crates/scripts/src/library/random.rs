@@ -45,7 +45,7 @@ fn random(lua: &Lua, (first, second): (Value, Value)) -> mlua::Result<f64> {
     Ok((least as i64 + offset as i64) as f64)
 }
 
-/// The next number of SplitMix64. Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number
+/// The next number of `SplitMix64`. Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number
 /// Generators".
 fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);

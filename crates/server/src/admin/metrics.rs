@@ -1,4 +1,4 @@
-//! `/metrics`: all statistics as series, in the text format of Prometheus or as OpenMetrics.
+//! `/metrics`: all statistics as series, in the text format of Prometheus or as `OpenMetrics`.
 //!
 //! A series has the name of the statistic after `cattlegrid_` and a prefix of its group. Units are those of
 //! the format: seconds and bytes, at the end of the name. Counters end in `_total`. A text is the label of a
@@ -57,7 +57,7 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// The format that the `Accept` headers ask for: OpenMetrics if they name it.
+    /// The format that the `Accept` headers ask for: `OpenMetrics` if they name it.
     pub(super) fn of<'h>(accept: impl Iterator<Item = &'h HeaderValue>) -> Self {
         let names = |value: &HeaderValue| {
             value.to_str().is_ok_and(|text| {
