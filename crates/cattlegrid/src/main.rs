@@ -17,7 +17,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use cattlegrid_config::{self as config, AS_MEMCACHED, Command, Topic};
+use cattlegrid_config::{self as config, AS_MEMCACHED, Command, HelpTopic};
 use cattlegrid_load::{BenchCommand, BenchError};
 use cattlegrid_server::log;
 
@@ -89,7 +89,7 @@ fn act(command: Command, first: &str) -> ExitCode {
             }
         },
         Command::Follow(command) => follow(&command),
-        Command::Try { file, key } => match config::Trial::new(&file, &key, TYPES) {
+        Command::Try { file, key } => match config::LoaderTrial::new(&file, &key, TYPES) {
             Ok(trial) => match trial::run(trial) {
                 Ok(text) => print(&text),
                 Err(error) => {
@@ -121,7 +121,9 @@ fn act(command: Command, first: &str) -> ExitCode {
             }
         },
         // Scripts look there for options of memcached.
-        Command::Help(Topic::Program) if !first.is_empty() => print(&format!("{first}{}", Topic::All.text())),
+        Command::Help(HelpTopic::Program) if !first.is_empty() => {
+            print(&format!("{first}{}", HelpTopic::All.text()))
+        }
         Command::Help(topic) => print(&format!("{first}{}", topic.text())),
         Command::Version => print(&format!("{first}{}\n", config::version())),
         Command::License => print(&config::license()),

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use cattlegrid_config::Trial;
+use cattlegrid_config::LoaderTrial;
 use cattlegrid_engine::{Load, LoadEnd, LoadOrder, LoadOutcome};
 use cattlegrid_loader::{Finished, Host, Loaders, Severity, StartError};
 use cattlegrid_server::log_loader;
@@ -60,11 +60,11 @@ impl Host for TrialHost {
 ///
 /// # Errors
 /// It did not start, or has no value for the key.
-pub(crate) fn run(trial: Trial) -> Result<String, TrialError> {
+pub(crate) fn run(trial: LoaderTrial) -> Result<String, TrialError> {
     let clock = Clock::new();
     let (sender, receiver) = channel();
     let host = Arc::new(TrialHost { clock: clock.clone(), sender: Mutex::new(sender) });
-    let Trial { key, prefix_len, rule, loader, settings } = trial;
+    let LoaderTrial { key, prefix_len, rule, loader, settings } = trial;
     let name = loader.name.clone();
     // The first job should not wait for a worker.
     let loaders = Loaders::start(&[loader], settings.item_bytes_max, host)?;

@@ -1,32 +1,33 @@
-//! `cattlegrid advise`: the options.
+//! The command line of `cattlegrid advise`.
 
 use std::path::PathBuf;
 
 use crate::command_line::Command;
 use crate::error::UsageError;
-use crate::help::Topic;
+use crate::help::HelpTopic;
 
-/// What `cattlegrid advise` is told.
+/// The options of `cattlegrid advise`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdviseCommand {
     /// The watched server: host:port, or the path of a Unix socket.
     pub address: String,
-    /// For how long, in seconds, 1 to 86400.
+    /// How long to watch, in seconds, 1 to 86400.
     pub seconds: u64,
-    /// Where the traffic is repeated, written as `address`; None: nowhere.
+    /// Where the traffic is replayed, in the form of `address`; None: nowhere.
     pub shadow: Option<String>,
-    /// What is stored is looked at, too.
+    /// Whether stored items are inspected too.
     pub dump: bool,
-    /// How connections to the watched server speak TLS; None: they do not.
+    /// TLS to the watched server; None: connections are plain.
     pub tls: Option<AdviseTls>,
-    /// How one logs in to the watched server; None: not.
+    /// The login at the watched server; None: no login.
     pub login: Option<AdviseLogin>,
 }
 
 /// TLS to the watched server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdviseTls {
-    /// A PEM file of authorities, one of which must have signed the server's certificate; None: any certificate is right.
+    /// A PEM file of authorities, one of which must have signed the server's certificate; None: any
+    /// certificate is accepted.
     pub ca: Option<PathBuf>,
 }
 
@@ -39,7 +40,7 @@ pub struct AdviseLogin {
     pub password_file: PathBuf,
 }
 
-/// The options that take a value, and what that is.
+/// The options that take a value, and a description of it.
 const VALUES: &[(&str, &str)] = &[
     ("--seconds", "a number"),
     ("--shadow", "an address, <host:port> or the path of a unix socket"),
@@ -48,7 +49,10 @@ const VALUES: &[(&str, &str)] = &[
     ("--password-file", "a file"),
 ];
 
-/// `ADDR [OPTION]...`, in any order.
+/// Parses `ADDR [OPTION]...`, in any order.
+///
+/// # Errors
+/// The mistake, with the option.
 pub(crate) fn parse_advise(words: &[String]) -> Result<Command, UsageError> {
     let (mut address, mut seconds, mut shadow) = (None, 60, None);
     let (mut dump, mut tls, mut ca) = (true, false, None);
@@ -56,7 +60,7 @@ pub(crate) fn parse_advise(words: &[String]) -> Result<Command, UsageError> {
     let mut words = words.iter();
     while let Some(word) = words.next() {
         match word.as_str() {
-            "-h" | "--help" => return Ok(Command::Help(Topic::Advise)),
+            "-h" | "--help" => return Ok(Command::Help(HelpTopic::Advise)),
             "--no-dump" => dump = false,
             "--tls" => tls = true,
             option if option.starts_with('-') => {

@@ -1,35 +1,38 @@
-//! One option takes its effect on the settings.
+//! Applying one option to the settings.
 
 use crate::error::UsageError;
-use crate::option_row::{Name, OptionRow};
+use crate::option_row::{OptionName, OptionRow};
 use crate::options::rows;
-use crate::problems::meant;
+use crate::problems::most_similar;
 use crate::settings::Settings;
 use crate::table::Class;
-use crate::value::{Kind, Place};
+use crate::value::{ValueKind, ValueSyntax};
 
-/// What an option asks for instead of the server.
+/// Options that print something instead of starting the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stop {
+pub(crate) enum InfoOption {
     Help,
     HelpAll,
     Version,
     License,
 }
 
-/// Does what the row says; `shown` is the option as the user typed it.
+/// Applies the option of a row; `shown`: the option as the user typed it.
+///
+/// # Errors
+/// The value is missing or wrong, or the option is refused.
 pub(crate) fn apply(
     row: &OptionRow,
     shown: &str,
     value: Option<&str>,
     settings: &mut Settings,
-) -> Result<Option<Stop>, UsageError> {
+) -> Result<Option<InfoOption>, UsageError> {
     let read = |value| row.kind.read(value).map_err(|problem| UsageError::new(format!("{shown} {problem}")));
     match row.class {
         Class::Refused(reason) => Err(UsageError::new(format!("{shown}: {reason}"))),
-        Class::Help => Ok(Some(Stop::Help)),
-        Class::Version => Ok(Some(Stop::Version)),
-        Class::License => Ok(Some(Stop::License)),
+        Class::Help => Ok(Some(InfoOption::Help)),
+        Class::Version => Ok(Some(InfoOption::Version)),
+        Class::License => Ok(Some(InfoOption::License)),
         Class::List => parse_extended(value.unwrap_or_default(), settings).map(|()| None),
         Class::Honoured(set) => {
             let given = read(value)?;
@@ -38,7 +41,9 @@ pub(crate) fn apply(
         }
         Class::Inert { setting, why } => {
             read(value).map_err(|error| match row.kind {
-                Kind::Number { min, max, .. } if min == max => UsageError::new(format!("{error}; {why}")),
+                ValueKind::Number { min, max, .. } if min == max => {
+                    UsageError::new(format!("{error}; {why}"))
+                }
                 _ => error,
             })?;
             if let Some((name, text)) = setting.and_then(|setting| setting.entry(value)) {
@@ -51,7 +56,7 @@ pub(crate) fn apply(
     }
 }
 
-/// One `-o a,b=c` list.
+/// Parses a list of `-o`: `a,b=c`.
 fn parse_extended(list: &str, settings: &mut Settings) -> Result<(), UsageError> {
     for part in list.split(',').filter(|part| !part.is_empty()) {
         let (name, value) = match part.split_once('=') {
@@ -60,16 +65,16 @@ fn parse_extended(list: &str, settings: &mut Settings) -> Result<(), UsageError>
         };
         let row = rows()
             .find(|row| match row.name {
-                Name::Extended(own) => own == name,
-                Name::Family(prefix) => name.starts_with(prefix),
-                Name::Switch { .. } => false,
+                OptionName::Extended(own) => own == name,
+                OptionName::Family(prefix) => name.starts_with(prefix),
+                OptionName::Switch { .. } => false,
             })
             .ok_or_else(|| unknown("-o ", name, extended_names()))?;
         let shown = format!("-o {name}");
         if !row.kind.is_optional() && value.is_none() {
             return Err(missing(row, &shown));
         }
-        // Like memcached, `maxconns_fast=x` is taken as `maxconns_fast`: only values that are wanted are read.
+        // Like memcached, this takes `maxconns_fast=x` as `maxconns_fast`: only expected values are read.
         apply(row, &shown, value.filter(|_| row.kind.is_wanted()), settings)?;
     }
     Ok(())
@@ -77,24 +82,27 @@ fn parse_extended(list: &str, settings: &mut Settings) -> Result<(), UsageError>
 
 fn extended_names() -> impl Iterator<Item = &'static str> {
     rows().filter_map(|row| match row.name {
-        Name::Extended(name) => Some(name),
+        OptionName::Extended(name) => Some(name),
         _ => None,
     })
 }
 
-/// What is said of an option that does not exist, of which `known` are those that do; `prefix`: how it is written.
+/// The error of an unknown option. `known`: the names that exist; `prefix`: the characters before a name.
 pub(crate) fn unknown(prefix: &str, name: &str, known: impl Iterator<Item = &'static str>) -> UsageError {
-    let help = match meant(name, known) {
+    let help = match most_similar(name, known) {
         Some(meant) => format!("did you mean {prefix}{meant}?"),
         None => "--help-all lists all".to_owned(),
     };
     UsageError::new(format!("{prefix}{name}: unknown option; {help}"))
 }
 
-/// What is said of an option that lacks its value.
+/// The error of an option without its value.
 pub(crate) fn missing(row: &OptionRow, shown: &str) -> UsageError {
     match row.class {
         Class::Refused(reason) => UsageError::new(format!("{shown}: {reason}")),
-        _ => UsageError::new(format!("{shown}: needs a value: {}", row.kind.describe(Place::CommandLine))),
+        _ => UsageError::new(format!(
+            "{shown}: needs a value: {}",
+            row.kind.describe(ValueSyntax::CommandLine)
+        )),
     }
 }

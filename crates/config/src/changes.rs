@@ -1,24 +1,24 @@
-//! What a reload changes: a line for each kind of change, of bounded length.
+//! The changes that a reload makes: a line for each kind of change, of bounded length.
 
 use std::fmt::Display;
 
 use cattlegrid_engine::rules::{Cascade, Change, Pattern, Rule};
 
 use crate::follow::FollowSettings;
-use crate::keys::{self, Key};
+use crate::keys::{self, TableKey};
 use crate::loader::LoaderSettings;
 use crate::rule_file::RuleFile;
 use crate::users::UserSettings;
 
-/// Things that a line names; it counts the others.
+/// The most names in a line; further ones are counted.
 const NAMED_MAX: usize = 8;
-/// Parameters that are shown of one thing.
+/// The most parameters that are shown of one rule or loader.
 const PARAMETERS_MAX: usize = 4;
-/// Characters of a name or a value that are shown.
+/// The most characters of a name or a value that are shown.
 const SHOWN_MAX: usize = 60;
 
 impl RuleFile {
-    /// What is otherwise in `newer`, in at most thirteen lines. Loaders are always started anew.
+    /// The differences of `newer`, in at most thirteen lines. Loaders are always restarted.
     pub fn changes(&self, newer: &Self) -> Vec<String> {
         let mut lines = Vec::new();
         let (old_rules, new_rules) = (self.rules.rules(), newer.rules.rules());
@@ -91,8 +91,8 @@ impl RuleFile {
     }
 }
 
-/// The parameters that are not the same, and how they were and are.
-fn difference<D, S>(keys: &[Key<D, S>], old: &S, new: &S) -> Option<String> {
+/// The parameters that differ, with their old and new values; None: they are equal.
+fn difference<D, S>(keys: &[TableKey<D, S>], old: &S, new: &S) -> Option<String> {
     let differs = keys.iter().filter_map(|key| {
         let (old, new) = ((key.show)(old), (key.show)(new));
         let or_none = |value: &Option<String>| value.as_deref().map_or_else(|| "none".to_owned(), cut);
@@ -109,7 +109,7 @@ fn shown(cascade: &Cascade) -> String {
     cut(format!("{} {pattern}", on.join("/")).trim_end())
 }
 
-/// A line of this kind, if there is anything of it.
+/// Adds a line of this kind, unless `each` is empty.
 fn line(lines: &mut Vec<String>, kind: &str, each: impl Iterator<Item = impl Display>) {
     let texts: Vec<String> = each.map(|one| one.to_string()).collect();
     if !texts.is_empty() {

@@ -1,14 +1,14 @@
-//! `cattlegrid check`: what a rule file means.
+//! `cattlegrid check`: explains a rule file.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use cattlegrid_engine::rules::{Captures, Cascade, Change, Pattern, Rule};
-use cattlegrid_objects::{Named, Registry};
+use cattlegrid_objects::{Registry, VirtualKey};
 
 use crate::error::ConfigError;
 use crate::follow_keys::{FOLLOW, FOLLOW_TABLE};
-use crate::keys::{self, Key};
+use crate::keys::{self, TableKey};
 use crate::object_keys::{OBJECT_TYPE, OBJECTS};
 use crate::objects::Objects;
 use crate::origins;
@@ -18,20 +18,20 @@ use crate::settings::Settings;
 use crate::trial::KEY_BYTES_MAX;
 use crate::users::USER;
 
-/// Checks the file at `path`. What it means, with all defaults, as a rule file; or with `key` what applies to
-/// that key. `types` loads the types of users' own.
+/// Checks the file at `path`. The result is the file with all defaults, as a rule file; with `key`, a
+/// description of what applies to that key. `types` loads users' own types.
 ///
 /// # Errors
-/// What is wrong with the file; and what the server would say of the settings if it were started with
-/// the file alone.
+/// The mistakes in the file, or the server's objections to the settings if it were started with this file
+/// alone.
 pub fn check(path: &Path, key: Option<&str>, types: &'static dyn TypeLoader) -> Result<String, ConfigError> {
     explain(&RuleFile::load(path, types)?, key)
 }
 
-/// The same of a file that was read.
+/// Explains a file that was read, as [`check`] does.
 ///
 /// # Errors
-/// What the server would say of the settings if it were started with only the file.
+/// The server's objections to the settings if it were started with only the file.
 pub fn explain(file: &RuleFile, key: Option<&str>) -> Result<String, ConfigError> {
     let settings = file.settings().map_err(|error| ConfigError::one(&file.path, error))?;
     if let Some(key) = key.filter(|key| !is_key(key)) {
@@ -43,19 +43,19 @@ pub fn explain(file: &RuleFile, key: Option<&str>) -> Result<String, ConfigError
     Ok(key.map_or_else(|| as_toml(file, &settings), |key| of_key(file, settings.objects.as_ref(), key)))
 }
 
-/// What a rule says, defaults and what follows from others included: each key that has a meaning there, and its value as a rule
-/// file has it.
+/// The parameters of a rule, including defaults and derived ones: each key that has a meaning in the rule,
+/// and its value as a rule file has it.
 pub fn parameters(rule: &Rule) -> Vec<(&'static str, String)> {
     let shown = keys::RULE.iter().filter_map(|key| Some((key.row.name, (key.show)(rule)?)));
     shown.collect()
 }
 
-/// Whether a client can send it.
+/// Whether clients can send this key.
 fn is_key(key: &str) -> bool {
     (1..=KEY_BYTES_MAX).contains(&key.len()) && !key.contains(|c: char| c == ' ' || c.is_ascii_control())
 }
 
-/// The file as it was understood, itself a rule file.
+/// The file with all defaults, as a rule file.
 fn as_toml(file: &RuleFile, settings: &Settings) -> String {
     let mut text = String::from("[server]\n");
     for (name, said) in file.server.options() {
@@ -115,7 +115,7 @@ fn as_toml(file: &RuleFile, settings: &Settings) -> String {
     text
 }
 
-/// How much there is of everything: `3 rules, 1 loader`.
+/// The numbers of rules, loaders and so on: `3 rules, 1 loader`.
 fn summary(file: &RuleFile, settings: &Settings, warnings: usize) -> String {
     let types = settings.objects.as_ref().map_or(0, |objects| objects.settings.types.len());
     let counts = [
@@ -130,7 +130,7 @@ fn summary(file: &RuleFile, settings: &Settings, warnings: usize) -> String {
     ];
     let mut texts = Vec::new();
     for (index, (count, one, many)) in counts.into_iter().enumerate() {
-        // Rules are always counted: that there is none is worth knowing.
+        // Rules are always counted, since it is important to know that there are none.
         if count > 0 || index == 0 {
             texts.push(format!("{count} {}", if count == 1 { one } else { many }));
         }
@@ -138,7 +138,7 @@ fn summary(file: &RuleFile, settings: &Settings, warnings: usize) -> String {
     texts.join(", ")
 }
 
-fn write_keys<D, S>(text: &mut String, keys: &[Key<D, S>], shown: &S) {
+fn write_keys<D, S>(text: &mut String, keys: &[TableKey<D, S>], shown: &S) {
     for key in keys {
         if let Some(value) = (key.show)(shown) {
             write_to(text, format_args!("{} = {value}\n", key.row.name));
@@ -146,7 +146,7 @@ fn write_keys<D, S>(text: &mut String, keys: &[Key<D, S>], shown: &S) {
     }
 }
 
-/// What applies to a key: its rule, tags and cascades.
+/// A key's rule, tags and cascades.
 fn of_key(file: &RuleFile, objects: Option<&Objects>, key: &str) -> String {
     let mut text = format!("key {key}\n");
     let registry = objects.map(Objects::registry);
@@ -192,18 +192,18 @@ fn of_key(file: &RuleFile, objects: Option<&Objects>, key: &str) -> String {
     text
 }
 
-/// What a name of objects means: the method, the object, and the rule that gives it tags.
-fn of_object(file: &RuleFile, registry: &Registry, named: &Named<'_>) -> String {
+/// The meaning of a name of objects: the method, the object, and the rule that gives it tags.
+fn of_object(file: &RuleFile, registry: &Registry, named: &VirtualKey<'_>) -> String {
     let mut text = String::new();
     let mut buffer = Vec::new();
     let (type_id, object_key) = match named {
-        Named::Object { type_id, key } => (*type_id, &**key),
-        Named::Call(name) => {
+        VirtualKey::Object { type_id, key } => (*type_id, &**key),
+        VirtualKey::Call(name) => {
             let (object_type, method) = registry.names(name.method);
             let definition = registry.definition(name.method);
             let usage = if definition.usage.is_empty() { "no arguments" } else { definition.usage };
             write_to(&mut text, format_args!("method {object_type}.{method}: takes {usage}"));
-            // What a method of users' own replies is known when it is called.
+            // Replies of a method of users' own are known only when it is called.
             if !definition.replies.is_empty() {
                 write_to(&mut text, format_args!("; replies {}", definition.replies));
             }
@@ -232,7 +232,7 @@ fn of_object(file: &RuleFile, registry: &Registry, named: &Named<'_>) -> String 
     text
 }
 
-/// A key's rule: what its pattern captures, what follows from that, and every parameter with where it comes from.
+/// A key's rule: the captures, what follows from them, and each parameter with its origin.
 fn write_rule(text: &mut String, file: &RuleFile, rule: &Rule, captures: &Captures<'_>) {
     let Rule { number, pattern, tags, loading, .. } = rule;
     let lines = file.places.rule(*number).cloned().unwrap_or_default();

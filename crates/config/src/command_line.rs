@@ -1,109 +1,113 @@
-//! The command line: memcached's own options, and ours.
+//! The command line: memcached's options, and Cattlegrid's own.
 //!
-//! The grammar is that of memcached, so `getopt_long` with `getsubopt`: short flags cluster (`-vvv`,
-//! `-dp 11211`), a value follows in the same word or the next (`-p11211`, `-p 11211`), long options take
-//! `--port=11211` or `--port 11211` and may be shortened while that is unambiguous, and `-o` takes a list
-//! (`-o idle_timeout=5,no_modern`) and may be repeated. Where an option is given twice, the last one wins.
+//! The grammar is that of memcached, and so that of `getopt_long` with `getsubopt`. Short flags cluster
+//! (`-vvv`, `-dp 11211`). A value is in the same word or the next (`-p11211`, `-p 11211`). Long options take
+//! `--port=11211` or `--port 11211`, and may be shortened while that is unambiguous. `-o` takes a list (`-o
+//! idle_timeout=5,no_modern`), and may be repeated. Of an option that is given twice the last one counts.
 //!
-//! memcached reads `-p abc` as port 0; here a value that makes no sense is an error that names the option,
-//! what is wrong and what would be right.
+//! memcached reads `-p abc` as port 0; here an invalid value is an error that names the option, the mistake
+//! and the correct form.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::advise_command::{AdviseCommand, parse_advise};
-use crate::apply::{Stop, apply, missing, unknown};
+use crate::apply::{InfoOption, apply, missing, unknown};
 use crate::doctor_command::{DoctorCommand, parse_doctor};
 use crate::error::UsageError;
 use crate::follow_command::{FollowCommand, parse_follow};
-use crate::help::Topic;
+use crate::help::HelpTopic;
 use crate::objects_command::{ObjectsCommand, parse_objects};
-use crate::option_row::{Name, OptionRow};
+use crate::option_row::{OptionName, OptionRow};
 use crate::options::rows;
 use crate::options_file::OptionsFile;
 use crate::own_types::{NoScripts, TypeLoader};
-use crate::problems::{meant, nearest};
+use crate::problems::{most_similar, nearest};
 use crate::rule_file::RuleFile;
 use crate::settings::Settings;
 use crate::top_command::{TopCommand, parse_top};
 use crate::usage::SUBCOMMANDS;
 
-/// What the command line asks for.
+/// The parsed command line.
 #[derive(Debug)]
 pub enum Command {
-    /// Be the server.
+    /// Start the server.
     Serve(Box<Settings>),
-    /// The self-contained tour.
+    /// Run the self-contained tour.
     Demo {
-        /// Leave the server of the tour running at its end.
+        /// Whether the server of the tour keeps running at its end.
         keep: bool,
-        /// Print the address of its dashboard, and go on with loads for it.
+        /// Whether to print the address of its dashboard, and go on with loads for it.
         open: bool,
-        /// Write a picture of the stampedes, SVG, to this file.
+        /// The file for a picture of the stampedes, in SVG.
         picture: Option<PathBuf>,
     },
-    /// Load a server: the subcommand and its words, which the load driver reads.
+    /// Put load on a server: the subcommand and its words, which the load driver parses.
     Bench(Vec<String>),
-    /// Say what a rule file means.
+    /// Explain a rule file.
     Check {
         /// The rule file.
         file: PathBuf,
-        /// Say what applies to this key instead.
+        /// A key to explain, instead of the file.
         key: Option<String>,
-        /// A running server, which is asked what keeps keys from their rules.
+        /// The address of a running server, which is asked why keys do not match their rules.
         server: Option<String>,
-        /// Connect to the databases that are followed, and say what they lack.
+        /// Whether to connect to the followed databases, and report which settings they lack.
         connect: bool,
     },
     /// Show the nodes of a server's fleet.
     Nodes {
-        /// A running server, one of them: host:port.
+        /// The address of one of the nodes: host:port.
         server: String,
     },
     /// Ask a server whether it answers.
     Ping {
-        /// host:port, host:port/path of a page of `--admin`, or the path of a unix socket.
+        /// The target: host:port, host:port/path of a page of `--admin`, or the path of a Unix socket.
         target: String,
     },
-    /// Delete keys on memcached servers of which a database's log says that their rows changed.
+    /// Delete keys on memcached servers when a database's log says that their rows changed.
     Follow(FollowCommand),
-    /// Run the loader of a key once, see [`crate::Trial`].
+    /// Run the loader of a key once, see [`crate::LoaderTrial`].
     Try {
         /// The rule file.
         file: PathBuf,
         /// The key.
         key: String,
     },
-    /// Watch a server, and print the rule file that fits its traffic.
+    /// Watch a server, and print a rule file for its traffic.
     Advise(Box<AdviseCommand>),
-    /// Say what to change on this machine, or for a running server.
+    /// Report what to change on this machine, or for a running server.
     Doctor(Box<DoctorCommand>),
-    /// Show what a server does, live.
+    /// Show a server's activity, live.
     Top(Box<TopCommand>),
-    /// Show types of objects, or make calls without a server.
+    /// Show types of objects, or call methods without a server.
     Objects(ObjectsCommand),
-    /// `-h`, `help`: print this and leave with status 0.
-    Help(Topic),
-    /// `-V`: print [`crate::version`] and leave with status 0.
+    /// `-h`, `help`: print this help and exit with status 0.
+    Help(HelpTopic),
+    /// `-V`: print [`crate::version`] and exit with status 0.
     Version,
-    /// `-i`: print [`crate::license`] and leave with status 0.
+    /// `-i`: print [`crate::license`] and exit with status 0.
     License,
 }
 
-impl From<Stop> for Command {
-    fn from(stop: Stop) -> Self {
+impl From<InfoOption> for Command {
+    fn from(stop: InfoOption) -> Self {
         match stop {
-            Stop::Help => Self::Help(Topic::Program),
-            Stop::HelpAll => Self::Help(Topic::All),
-            Stop::Version => Self::Version,
-            Stop::License => Self::License,
+            InfoOption::Help => Self::Help(HelpTopic::Program),
+            InfoOption::HelpAll => Self::Help(HelpTopic::All),
+            InfoOption::Version => Self::Version,
+            InfoOption::License => Self::License,
         }
     }
 }
 
-/// Reads the arguments that follow the program's name.
+/// Parses the arguments after the program's name.
 ///
-/// No subcommand, or a first argument that starts with `-`, means `serve`. There are no types of users' own.
+/// Without a subcommand, or if the first argument begins with `-`, this is `serve`. Users' own types are
+/// not supported: see [`parse_args_with`].
+///
+/// # Errors
+/// The mistake, with the option.
 pub fn parse_args<I>(args: I) -> Result<Command, UsageError>
 where
     I: IntoIterator,
@@ -112,7 +116,10 @@ where
     parse_args_with(args, &NoScripts)
 }
 
-/// The same with `types`, which loads types of users' own.
+/// Parses the arguments like [`parse_args`]; `types` loads users' own types.
+///
+/// # Errors
+/// The mistake, with the option.
 pub fn parse_args_with<I>(args: I, types: &'static dyn TypeLoader) -> Result<Command, UsageError>
 where
     I: IntoIterator,
@@ -153,20 +160,20 @@ fn no_subcommand(before: &str, word: &str) -> UsageError {
     ))
 }
 
-/// `help [SUBCOMMAND]`; a command of `objects` may follow.
+/// Parses `help [SUBCOMMAND]`; a command of `objects` may follow.
 fn parse_help(words: &[String]) -> Result<Command, UsageError> {
     let topic = match words.first().map(String::as_str) {
-        None | Some("serve" | "help" | "version" | "-h" | "--help") => Topic::Program,
-        Some("--help-all") => Topic::All,
-        Some("demo") => Topic::Demo,
-        Some("check") => Topic::Check,
-        Some("advise") => Topic::Advise,
-        Some("doctor") => Topic::Doctor,
-        Some("top") => Topic::Top,
-        Some("nodes") => Topic::Nodes,
-        Some("ping") => Topic::Ping,
-        Some("follow") => Topic::Follow,
-        Some("objects") => Topic::Objects,
+        None | Some("serve" | "help" | "version" | "-h" | "--help") => HelpTopic::Program,
+        Some("--help-all") => HelpTopic::All,
+        Some("demo") => HelpTopic::Demo,
+        Some("check") => HelpTopic::Check,
+        Some("advise") => HelpTopic::Advise,
+        Some("doctor") => HelpTopic::Doctor,
+        Some("top") => HelpTopic::Top,
+        Some("nodes") => HelpTopic::Nodes,
+        Some("ping") => HelpTopic::Ping,
+        Some("follow") => HelpTopic::Follow,
+        Some("objects") => HelpTopic::Objects,
         Some("bench") => return Ok(Command::Bench(vec!["bench".to_owned(), "--help".to_owned()])),
         Some(word) => return Err(no_subcommand("help ", word)),
     };
@@ -184,7 +191,7 @@ fn parse_demo(words: &[String]) -> Result<Command, UsageError> {
                 let file = words.next().ok_or_else(|| UsageError::new("demo --picture: needs a file"))?;
                 picture = Some(PathBuf::from(file));
             }
-            "-h" | "--help" => return Ok(Command::Help(Topic::Demo)),
+            "-h" | "--help" => return Ok(Command::Help(HelpTopic::Demo)),
             _ => {
                 return Err(UsageError::new(format!(
                     "demo {word}: unknown option; demo takes only --keep, --open and --picture FILE"
@@ -195,10 +202,10 @@ fn parse_demo(words: &[String]) -> Result<Command, UsageError> {
     Ok(Command::Demo { keep, open, picture })
 }
 
-/// `ADDR`.
+/// Parses `ADDR`.
 fn parse_nodes(words: &[String]) -> Result<Command, UsageError> {
     match words {
-        [word] if matches!(word.as_str(), "-h" | "--help") => Ok(Command::Help(Topic::Nodes)),
+        [word] if matches!(word.as_str(), "-h" | "--help") => Ok(Command::Help(HelpTopic::Nodes)),
         [server] if !server.starts_with('-') => Ok(Command::Nodes { server: server.clone() }),
         [] => Err(UsageError::new("nodes: needs host:port of a server".to_owned())),
         [_, word, ..] if !word.starts_with('-') => {
@@ -210,10 +217,10 @@ fn parse_nodes(words: &[String]) -> Result<Command, UsageError> {
     }
 }
 
-/// `TARGET`.
+/// Parses `TARGET`.
 fn parse_ping(words: &[String]) -> Result<Command, UsageError> {
     match words {
-        [word] if matches!(word.as_str(), "-h" | "--help") => Ok(Command::Help(Topic::Ping)),
+        [word] if matches!(word.as_str(), "-h" | "--help") => Ok(Command::Help(HelpTopic::Ping)),
         [target] if !target.starts_with('-') => Ok(Command::Ping { target: target.clone() }),
         [] => Err(UsageError::new("ping: needs host:port, host:port/path or the path of a unix socket")),
         [_, word, ..] | [word] => {
@@ -222,14 +229,14 @@ fn parse_ping(words: &[String]) -> Result<Command, UsageError> {
     }
 }
 
-/// `FILE [--key K | --try K | --connect]`, in either order.
+/// Parses `FILE [--key K | --try K | --connect]`, in either order.
 fn parse_check(words: &[String]) -> Result<Command, UsageError> {
     let (mut file, mut key, mut tried, mut server) = (None, None, None, None);
     let mut connect = false;
     let mut words = words.iter();
     while let Some(word) = words.next() {
         match word.as_str() {
-            "-h" | "--help" => return Ok(Command::Help(Topic::Check)),
+            "-h" | "--help" => return Ok(Command::Help(HelpTopic::Check)),
             "--connect" => connect = true,
             name @ ("--key" | "--try" | "--server") => {
                 let what = if name == "--server" { "host:port of a server" } else { "a key" };
@@ -245,7 +252,7 @@ fn parse_check(words: &[String]) -> Result<Command, UsageError> {
             word if word.starts_with("--server=") => server = Some(word["--server=".len()..].to_owned()),
             word if word.starts_with("--try=") => tried = Some(word["--try=".len()..].to_owned()),
             word if word.starts_with('-') => {
-                let near = match meant(word, ["--key", "--try", "--server", "--connect"].into_iter()) {
+                let near = match most_similar(word, ["--key", "--try", "--server", "--connect"].into_iter()) {
                     Some("--server") => "did you mean --server <host:port>?".to_owned(),
                     Some("--connect") => "did you mean --connect?".to_owned(),
                     Some(meant) => format!("did you mean {meant} <key>?"),
@@ -280,19 +287,19 @@ fn parse_check(words: &[String]) -> Result<Command, UsageError> {
     }
 }
 
-/// What the options say, from weak to strong: the rule file's `[server]`, the options file, the command line.
+/// Parses the options in ascending priority: the rule file's `[server]`, the options file, the command line.
 fn parse_serve(words: &[String], types: &'static dyn TypeLoader) -> Result<Command, UsageError> {
     let settings = settings_of(words, types, |_| Ok(()))?;
     Ok(settings.map_or_else(Command::from, |settings| Command::Serve(Box::new(settings))))
 }
 
-/// The settings of the server under these options, or what they ask for instead. `look` sees what the command line alone says, and
-/// may name the rule file.
+/// The settings of the server under these options, or the printed text that they ask for. `look` sees the
+/// settings of the command line alone, and may set the rule file.
 pub(crate) fn settings_of(
     words: &[String],
     types: &'static dyn TypeLoader,
     look: impl FnOnce(&mut Settings) -> Result<(), UsageError>,
-) -> Result<Result<Settings, Stop>, UsageError> {
+) -> Result<Result<Settings, InfoOption>, UsageError> {
     let mut settings = Settings::default();
     if let Some(stop) = parse_options(words, &mut settings).map_err(|(_, error)| error)? {
         return Ok(Err(stop));
@@ -305,7 +312,7 @@ pub(crate) fn settings_of(
     }
     look(&mut settings)?;
     if let Some(path) = settings.config {
-        // Once more, over what the file says.
+        // Options are parsed again, over the settings of the file.
         let file = RuleFile::load_with(&path, settings.objects_dir.as_deref(), types)
             .and_then(|file| file.for_server().map(|()| file))
             .map_err(|error| UsageError::new(error.to_string()))?;
@@ -320,10 +327,10 @@ pub(crate) fn settings_of(
     Ok(Ok(settings))
 }
 
-/// What the options file says, then what the command line does.
+/// Adds the options of the file, then those of the command line.
 fn add_options(options: &OptionsFile, words: &[String], settings: &mut Settings) -> Result<(), UsageError> {
     settings.notices.extend_from_slice(&options.notices);
-    let stop = over(settings, |settings| parse_options(&options.words, settings))
+    let stop = over_weaker(settings, |settings| parse_options(&options.words, settings))
         .map_err(|(index, error)| options.error(index, &error))?;
     if stop.is_some() {
         return Err(options.refuse("--help, --version or --license"));
@@ -331,17 +338,18 @@ fn add_options(options: &OptionsFile, words: &[String], settings: &mut Settings)
     if settings.options_file.take().is_some() {
         return Err(options.refuse("--options-file"));
     }
-    // A service that reads such a file keeps the server in the foreground; only the command line sends it to the background.
+    // A service that reads such a file keeps the server in the foreground; only the command line sends it to
+    // the background.
     settings.daemon = false;
-    over(settings, |settings| parse_options(words, settings)).map_err(|(_, error)| error)?;
+    over_weaker(settings, |settings| parse_options(words, settings)).map_err(|(_, error)| error)?;
     if settings.listen.is_empty() && settings.unix_socket.is_none() {
         settings.notices.extend(options.no_address());
     }
     Ok(())
 }
 
-/// Reads options over weaker ones: those that add to what there is begin anew.
-fn over<T>(settings: &mut Settings, read: impl FnOnce(&mut Settings) -> T) -> T {
+/// Reads options over weaker ones: an option that adds to a list begins a new list.
+fn over_weaker<T>(settings: &mut Settings, read: impl FnOnce(&mut Settings) -> T) -> T {
     let listen = std::mem::take(&mut settings.listen);
     let verbosity = std::mem::take(&mut settings.verbosity);
     let result = read(settings);
@@ -354,8 +362,12 @@ fn over<T>(settings: &mut Settings, read: impl FnOnce(&mut Settings) -> T) -> T 
     result
 }
 
-/// Reads options; what they ask for if it is not the server. An error comes with the index of the word that begins the option.
-fn parse_options(words: &[String], settings: &mut Settings) -> Result<Option<Stop>, (usize, UsageError)> {
+/// Parses options; returns the printed text that they ask for, if any. An error has the index of the word in
+/// which the option begins.
+fn parse_options(
+    words: &[String],
+    settings: &mut Settings,
+) -> Result<Option<InfoOption>, (usize, UsageError)> {
     let count = words.len();
     let mut words = words.iter();
     while let Some(word) = words.next() {
@@ -380,7 +392,7 @@ fn parse_options(words: &[String], settings: &mut Settings) -> Result<Option<Sto
     Ok(None)
 }
 
-/// A word that is neither an option nor a value: memcached ignores it.
+/// Notes a word that is neither an option nor a value, which memcached ignores.
 fn stray(word: &str, settings: &mut Settings) {
     settings.notices.push(stray_notice(word));
     settings.strays.push(word.to_owned());
@@ -390,21 +402,21 @@ pub(crate) fn stray_notice(word: &str) -> String {
     format!("{word}: ignored: every option starts with - (see --help)")
 }
 
-/// The whole help. It is in no table: an abbreviation of it is one of `help`.
+/// The option for the whole help. It is in no table, so that abbreviations of it mean `help`.
 const HELP_ALL: &str = "help-all";
 
-/// `port=11211` or `port` with its value in the next word, without the two dashes.
+/// Parses a long option without its dashes: `port=11211`, or `port` with its value in the next word.
 fn parse_long(
     text: &str,
     words: &mut std::slice::Iter<'_, String>,
     settings: &mut Settings,
-) -> Result<Option<Stop>, UsageError> {
+) -> Result<Option<InfoOption>, UsageError> {
     let (name, attached) = match text.split_once('=') {
         Some((name, value)) => (name, Some(value)),
         None => (text, None),
     };
     if name == HELP_ALL && attached.is_none() {
-        return Ok(Some(Stop::HelpAll));
+        return Ok(Some(InfoOption::HelpAll));
     }
     let row = find_long(name)?;
     let shown = row.name.shown();
@@ -420,11 +432,11 @@ fn parse_long(
     apply(row, &shown, Some(value), settings)
 }
 
-/// The row of a long name, or of the only one that starts so.
+/// The row of a long name, or of the only name that begins with it.
 fn find_long(name: &str) -> Result<&'static OptionRow, UsageError> {
     let longs = || {
         rows().filter_map(|row| match row.name {
-            Name::Switch { long: Some(long), .. } => Some((long, row)),
+            OptionName::Switch { long: Some(long), .. } => Some((long, row)),
             _ => None,
         })
     };
@@ -441,17 +453,17 @@ fn find_long(name: &str) -> Result<&'static OptionRow, UsageError> {
     }
 }
 
-/// `vvv`, `dp` with its value in the next word, or `p11211`, without the dash.
+/// Parses a cluster without its dash: `vvv`, `dp` with its value in the next word, or `p11211`.
 fn parse_cluster(
     cluster: &str,
     words: &mut std::slice::Iter<'_, String>,
     settings: &mut Settings,
-) -> Result<Option<Stop>, UsageError> {
+) -> Result<Option<InfoOption>, UsageError> {
     let mut rest = cluster;
     while let Some(letter) = rest.chars().next() {
         rest = &rest[letter.len_utf8()..];
         let row = rows()
-            .find(|row| matches!(row.name, Name::Switch { short: Some(short), .. } if short == letter))
+            .find(|row| matches!(row.name, OptionName::Switch { short: Some(short), .. } if short == letter))
             .ok_or_else(|| UsageError::new(format!("-{letter}: unknown option; --help-all lists all")))?;
         let shown = format!("-{letter}");
         if !row.kind.is_wanted() {

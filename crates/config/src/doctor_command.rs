@@ -1,35 +1,35 @@
-//! The command line of `cattlegrid doctor`: that of the server, and what is its own.
+//! The command line of `cattlegrid doctor`: the server's options, and its own.
 
 use std::path::PathBuf;
 
-use crate::apply::Stop;
+use crate::apply::InfoOption;
 use crate::command_line::{Command, settings_of, stray_notice};
 use crate::error::UsageError;
-use crate::help::Topic;
+use crate::help::HelpTopic;
 use crate::own_types::TypeLoader;
 use crate::settings::Settings;
 
-/// What to judge, and how to say it.
+/// The subject of the diagnosis, and the form of the report.
 #[derive(Debug, Clone)]
 pub struct DoctorCommand {
-    /// The server as it would be started with these options.
+    /// The settings of the server with these options.
     pub settings: Settings,
-    /// Whether any option of the server or a rule file was given.
+    /// Whether an option of the server or a rule file was given.
     pub has_options: bool,
-    /// A running server; 1 or more.
+    /// The process id of a running server; 1 or more.
     pub pid: Option<u32>,
-    /// Print a JSON object.
+    /// Whether to print a JSON object.
     pub json: bool,
-    /// `-v`: say what is fine, too.
+    /// `-v`: whether to report correct settings too.
     pub verbose: bool,
 }
 
-/// `[FILE] [--pid PID] [--json] [OPTION]...`, in any order.
+/// Parses `[FILE] [--pid PID] [--json] [OPTION]...`, in any order.
 pub(crate) fn parse_doctor(words: &[String], types: &'static dyn TypeLoader) -> Result<Command, UsageError> {
     let (mut pid, mut json, mut options) = (None, false, Vec::new());
     let mut words = words.iter();
     while let Some(word) = words.next() {
-        // Not `--pidfile`, of which it would be an abbreviation.
+        // `--pid` is not an abbreviation of `--pidfile` here.
         match word.as_str() {
             "--json" => json = true,
             "--pid" => {
@@ -48,7 +48,7 @@ pub(crate) fn parse_doctor(words: &[String], types: &'static dyn TypeLoader) -> 
     })?;
     let mut settings = match settings {
         Ok(settings) => settings,
-        Err(Stop::Help | Stop::HelpAll) => return Ok(Command::Help(Topic::Doctor)),
+        Err(InfoOption::Help | InfoOption::HelpAll) => return Ok(Command::Help(HelpTopic::Doctor)),
         Err(stop) => return Ok(stop.into()),
     };
     let strays = std::mem::take(&mut settings.strays);
@@ -66,7 +66,7 @@ fn parse_pid(text: &str) -> Result<u32, UsageError> {
     pid.ok_or_else(|| UsageError::new(format!("doctor --pid {text}: must be the id of a process, 1 or more")))
 }
 
-/// The word that is not an option names the rule file.
+/// Takes the word that is not an option as the rule file.
 fn take_file(settings: &mut Settings) -> Result<(), UsageError> {
     match (&settings.strays[..], &settings.config) {
         ([], _) => {}

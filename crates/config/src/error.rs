@@ -1,26 +1,26 @@
-//! Why a command line or a rule file cannot be used.
+//! Errors of command lines and rule files.
 
 use std::fmt::Display;
 use std::path::Path;
 
-/// A command line that cannot be followed: one line with the option, what is wrong, and the fix; for a rule file
-/// a line for each thing that is wrong with it.
+/// A mistake in a command line: one line with the option, the mistake, and the fix. For a rule file, a line
+/// for each mistake.
 ///
-/// The process leaves with status 2.
+/// The process exits with status 2.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct UsageError(String);
 
 impl UsageError {
-    /// With this text: the option or subcommand, what is wrong, and the fix.
+    /// An error with this text: the option or subcommand, the mistake, and the fix.
     pub fn new(message: impl Into<String>) -> Self {
         Self(message.into())
     }
 }
 
-/// Why a rule file cannot be used: a line for each thing that is wrong, with its place and what would be right.
+/// Why a rule file cannot be used: a line for each mistake, with its place and the correct form.
 ///
-/// The process leaves with status 2.
+/// The process exits with status 2.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", lines.join("\n"))]
 pub struct ConfigError {
@@ -32,18 +32,18 @@ impl ConfigError {
         Self { lines }
     }
 
-    /// What is wrong with the file at `path` as a whole.
+    /// An error that concerns the file at `path` as a whole.
     pub fn of(path: &Path, problem: impl Display) -> Self {
         Self::one(path, problem)
     }
 
-    /// Of the file at `path`, without a line of it.
+    /// An error of the file at `path`, without a line number.
     pub(crate) fn one(path: &Path, problem: impl Display) -> Self {
         Self { lines: vec![format!("{}: {problem}", path.display())] }
     }
 
-    /// These lines, if there are any.
-    pub(crate) fn unless_none(lines: Vec<String>) -> Result<(), Self> {
+    /// Returns these lines as an error, if there are any.
+    pub(crate) fn if_any(lines: Vec<String>) -> Result<(), Self> {
         if lines.is_empty() { Ok(()) } else { Err(Self { lines }) }
     }
 

@@ -1,35 +1,35 @@
 //! The options of `-o`.
 
-use crate::option_row::{NO_SLABS, Name, OptionRow, number, text};
+use crate::option_row::{NO_SLABS, OptionName, OptionRow, number, text};
 use crate::settings::{KeyFormat, Settings, TlsVersion, VerifyMode};
-use crate::table::{Class, Row, Setting, set};
-use crate::value::Kind;
+use crate::table::{Class, ShownSetting, TableRow, set};
+use crate::value::ValueKind;
 
-const FILE: Kind = text("file");
-const SWITCH: Kind = Kind::None;
+const FILE: ValueKind = text("file");
+const SWITCH: ValueKind = ValueKind::None;
 
 const fn honoured(
     name: &'static str,
-    kind: Kind,
+    kind: ValueKind,
     default: &'static str,
     doc: &'static str,
     class: Class<Settings>,
 ) -> OptionRow {
-    Row { name: Name::Extended(name), kind, default, doc, class }
+    TableRow { name: OptionName::Extended(name), kind, default, doc, class }
 }
 
-const fn inert(name: &'static str, setting: Option<Setting>, why: &'static str) -> OptionRow {
-    Row {
-        name: Name::Extended(name),
-        kind: Kind::Any,
+const fn inert(name: &'static str, setting: Option<ShownSetting>, why: &'static str) -> OptionRow {
+    TableRow {
+        name: OptionName::Extended(name),
+        kind: ValueKind::Any,
         default: "",
         doc: "",
         class: Class::Inert { setting, why },
     }
 }
 
-const fn refused(name: Name, kind: Kind, doc: &'static str, why: &'static str) -> OptionRow {
-    Row { name, kind, default: "", doc, class: Class::Refused(why) }
+const fn refused(name: OptionName, kind: ValueKind, doc: &'static str, why: &'static str) -> OptionRow {
+    TableRow { name, kind, default: "", doc, class: Class::Refused(why) }
 }
 
 const ONE_LRU: &str = "eviction works without segments to tune";
@@ -90,7 +90,7 @@ pub(crate) const ROWS: &[OptionRow] = &[
         "Private key, if it is not in the chain file.",
         set!(tls_given.key, given => Some(given.text().into()))),
     honoured("ssl_keyformat",
-        Kind::Choice { names: &["PEM", "DER"], refused: &[("ENGINE", "there are no key engines; use PEM or DER")] }, "PEM",
+        ValueKind::Choice { names: &["PEM", "DER"], refused: &[("ENGINE", "there are no key engines; use PEM or DER")] }, "PEM",
         "Format of the private key.",
         set!(tls_given.key_format, given => if given.text() == "DER" { KeyFormat::Der } else { KeyFormat::Pem })),
     honoured("ssl_verify_mode", number("", 0, 3), "0",
@@ -105,7 +105,7 @@ pub(crate) const ROWS: &[OptionRow] = &[
         "Authorities that vouch for clients, PEM.",
         set!(tls_given.ca_cert, given => Some(given.text().into()))),
     honoured("ssl_min_version",
-        Kind::Choice { names: &["0", "1", "2", "3", "tlsv1.0", "tlsv1.1", "tlsv1.2", "tlsv1.3"], refused: &[] }, "2",
+        ValueKind::Choice { names: &["0", "1", "2", "3", "tlsv1.0", "tlsv1.1", "tlsv1.2", "tlsv1.3"], refused: &[] }, "2",
         "Oldest version spoken: 2 or tlsv1.2, 3 or tlsv1.3. 0 and 1 (tlsv1.0, tlsv1.1) mean tlsv1.2, with a line in the log.",
         Class::Honoured(|settings, given| {
             settings.tls_given.min_version = match given.text() {
@@ -124,43 +124,43 @@ pub(crate) const ROWS: &[OptionRow] = &[
         "Let clients resume sessions, with tickets that are valid until the certificates are read again.",
         set!(tls_given.session_cache, _given => true)),
 
-    inert("ssl_wbuf_size", Some(Setting::Kib("ssl_wbuf_size")), OWN_BUFFERS),
-    inert("ssl_kernel_tls", Some(Setting::Fixed("ssl_kernel_tls", "yes")), "encryption is not left to the kernel"),
-    inert("read_buf_mem_limit", Some(Setting::Mib("read_buf_mem_limit")), OWN_BUFFERS),
+    inert("ssl_wbuf_size", Some(ShownSetting::Kib("ssl_wbuf_size")), OWN_BUFFERS),
+    inert("ssl_kernel_tls", Some(ShownSetting::Fixed("ssl_kernel_tls", "yes")), "encryption is not left to the kernel"),
+    inert("read_buf_mem_limit", Some(ShownSetting::Mib("read_buf_mem_limit")), OWN_BUFFERS),
     inert("resp_obj_mem_limit", None, OWN_BUFFERS),
-    inert("hashpower", Some(Setting::Given("hashpower_init")), HASH),
-    inert("no_hashexpand", Some(Setting::Fixed("hash_expand", "no")), HASH),
-    inert("hash_algorithm", Some(Setting::Given("hash_algorithm")), "the hash function is fixed"),
-    inert("tail_repair_time", Some(Setting::Given("tail_repair_time")), "items cannot leak references"),
-    inert("slab_reassign", Some(Setting::Fixed("slab_reassign", "yes")), NO_REBALANCING),
-    inert("no_slab_reassign", Some(Setting::Fixed("slab_reassign", "no")), NO_REBALANCING),
-    inert("slab_automove", Some(Setting::GivenOr("slab_automove", "1")), NO_REBALANCING),
-    inert("no_slab_automove", Some(Setting::Fixed("slab_automove", "0")), NO_REBALANCING),
-    inert("slab_automove_ratio", Some(Setting::Given("slab_automove_ratio")), NO_REBALANCING),
-    inert("slab_automove_window", Some(Setting::Given("slab_automove_window")), NO_REBALANCING),
-    inert("slab_automove_freeratio", Some(Setting::Given("slab_automove_freeratio")), NO_REBALANCING),
-    inert("slab_chunk_max", Some(Setting::Kib("slab_chunk_max")), NO_SLABS),
+    inert("hashpower", Some(ShownSetting::Given("hashpower_init")), HASH),
+    inert("no_hashexpand", Some(ShownSetting::Fixed("hash_expand", "no")), HASH),
+    inert("hash_algorithm", Some(ShownSetting::Given("hash_algorithm")), "the hash function is fixed"),
+    inert("tail_repair_time", Some(ShownSetting::Given("tail_repair_time")), "items cannot leak references"),
+    inert("slab_reassign", Some(ShownSetting::Fixed("slab_reassign", "yes")), NO_REBALANCING),
+    inert("no_slab_reassign", Some(ShownSetting::Fixed("slab_reassign", "no")), NO_REBALANCING),
+    inert("slab_automove", Some(ShownSetting::GivenOr("slab_automove", "1")), NO_REBALANCING),
+    inert("no_slab_automove", Some(ShownSetting::Fixed("slab_automove", "0")), NO_REBALANCING),
+    inert("slab_automove_ratio", Some(ShownSetting::Given("slab_automove_ratio")), NO_REBALANCING),
+    inert("slab_automove_window", Some(ShownSetting::Given("slab_automove_window")), NO_REBALANCING),
+    inert("slab_automove_freeratio", Some(ShownSetting::Given("slab_automove_freeratio")), NO_REBALANCING),
+    inert("slab_chunk_max", Some(ShownSetting::Kib("slab_chunk_max")), NO_SLABS),
     inert("slab_sizes", None, NO_SLABS),
     inert("no_chunked_items", None, NO_SLABS),
-    inert("lru_crawler", Some(Setting::Fixed("lru_crawler", "yes")), NO_CRAWLER),
-    inert("no_lru_crawler", Some(Setting::Fixed("lru_crawler", "no")), NO_CRAWLER),
-    inert("lru_crawler_sleep", Some(Setting::Given("lru_crawler_sleep")), NO_CRAWLER),
-    inert("lru_crawler_tocrawl", Some(Setting::Given("lru_crawler_tocrawl")), NO_CRAWLER),
-    inert("lru_maintainer", Some(Setting::Fixed("lru_maintainer_thread", "yes")), ONE_LRU),
-    inert("no_lru_maintainer", Some(Setting::Fixed("lru_maintainer_thread", "no")), ONE_LRU),
-    inert("hot_lru_pct", Some(Setting::Given("hot_lru_pct")), ONE_LRU),
-    inert("warm_lru_pct", Some(Setting::Given("warm_lru_pct")), ONE_LRU),
-    inert("hot_max_factor", Some(Setting::Given("hot_max_factor")), ONE_LRU),
-    inert("warm_max_factor", Some(Setting::Given("warm_max_factor")), ONE_LRU),
-    inert("temporary_ttl", Some(Setting::Given("temporary_ttl")), ONE_LRU),
+    inert("lru_crawler", Some(ShownSetting::Fixed("lru_crawler", "yes")), NO_CRAWLER),
+    inert("no_lru_crawler", Some(ShownSetting::Fixed("lru_crawler", "no")), NO_CRAWLER),
+    inert("lru_crawler_sleep", Some(ShownSetting::Given("lru_crawler_sleep")), NO_CRAWLER),
+    inert("lru_crawler_tocrawl", Some(ShownSetting::Given("lru_crawler_tocrawl")), NO_CRAWLER),
+    inert("lru_maintainer", Some(ShownSetting::Fixed("lru_maintainer_thread", "yes")), ONE_LRU),
+    inert("no_lru_maintainer", Some(ShownSetting::Fixed("lru_maintainer_thread", "no")), ONE_LRU),
+    inert("hot_lru_pct", Some(ShownSetting::Given("hot_lru_pct")), ONE_LRU),
+    inert("warm_lru_pct", Some(ShownSetting::Given("warm_lru_pct")), ONE_LRU),
+    inert("hot_max_factor", Some(ShownSetting::Given("hot_max_factor")), ONE_LRU),
+    inert("warm_max_factor", Some(ShownSetting::Given("warm_max_factor")), ONE_LRU),
+    inert("temporary_ttl", Some(ShownSetting::Given("temporary_ttl")), ONE_LRU),
     inert("inline_ascii_resp", None, "it is without effect in memcached, too"),
     inert("no_inline_ascii_resp", None, "it is without effect in memcached, too"),
     inert("modern", None, "there is one set of defaults"),
 
-    refused(Name::Extended("sock_cookie_id"), text("num"), "Mark sockets for packet filters.",
+    refused(OptionName::Extended("sock_cookie_id"), text("num"), "Mark sockets for packet filters.",
         "sockets are not marked; filter by port instead"),
-    refused(Name::Family("ext_"), text("value"), "Storage of items on disk (extstore).",
+    refused(OptionName::Family("ext_"), text("value"), "Storage of items on disk (extstore).",
         "items are kept in memory only, there is no extstore; leave the option out and raise -m"),
-    refused(Name::Family("proxy_"), text("value"), "The proxy.",
+    refused(OptionName::Family("proxy_"), text("value"), "The proxy.",
         "the proxy is not built in; leave the option out"),
 ];

@@ -1,7 +1,7 @@
-//! Files that an option names.
+//! Opening of files that an option names.
 //!
 //! # Invariants
-//! * Opening a file never waits: anything that is not a regular file is refused.
+//! * Opening never waits: a file that is not a regular file is refused.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -10,13 +10,14 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-/// Opens a file that an option names. Anything that is not a regular file is refused: a pipe without a writer would block the
-/// thread that opens it, and with it the server, without end.
+/// Opens a file that an option names. It must be a regular file: a pipe without a writer would block the
+/// thread that opens it, and with it the server, for ever.
 ///
 /// # Errors
-/// The system's, and `InvalidInput` for anything that is not a regular file.
+/// The system's, and `InvalidInput` if the file is not a regular file.
 pub fn open_file(path: &Path) -> io::Result<File> {
-    // Without O_NONBLOCK opening a pipe waits; without O_NOCTTY a terminal could become the process's own.
+    // Without O_NONBLOCK, opening a pipe waits; without O_NOCTTY, a terminal could become the process's
+    // controlling terminal.
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
     let file = File::options().read(true).custom_flags(flags).open(path)?;
     if !file.metadata()?.is_file() {
@@ -25,10 +26,10 @@ pub fn open_file(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// The contents of such a file.
+/// The contents of a file, opened with [`open_file`].
 ///
 /// # Errors
-/// As [`open_file`].
+/// Those of [`open_file`], and of reading.
 pub fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open_file(path)?.read_to_end(&mut bytes)?;

@@ -1,4 +1,4 @@
-//! A log that is followed: `[follow.NAME]`, and its tables, `[[follow.NAME.table]]`.
+//! The settings of a followed log: `[follow.NAME]`, and its tables, `[[follow.NAME.table]]`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,29 +13,29 @@ use cattlegrid_herd::WhenBehind;
 /// The settings of one log, checked and with all defaults.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FollowSettings {
-    /// Its name.
+    /// The log's name.
     pub name: String,
-    /// Whose log it is.
+    /// The origin of the log.
     pub origin: FollowOrigin,
-    /// How long the server may go on without a confirmation; 100 ms to 10 min.
+    /// How long the log may be without a confirmation before it is behind; 100 ms to 10 min.
     pub max_lag: Duration,
-    /// What becomes of items with tags beyond it.
+    /// How items with tags are treated while the log is behind.
     pub when_behind: WhenBehind,
-    /// Each tag is bumped once more after this time; 0: once.
+    /// The time after which each tag is bumped once more; 0: never.
     pub again: Duration,
-    /// Tags are bumped softly.
+    /// Whether tags are bumped softly.
     pub soft: bool,
-    /// A file with the password, read for each connection.
+    /// A file with the password, which is read for each connection.
     pub password_file: Option<PathBuf>,
-    /// A program that prints the password, run for each connection, and its arguments.
+    /// A program that prints the password, and its arguments; it is run for each connection.
     pub password_command: Vec<String>,
     /// The authorities that may sign the server's certificate; None: those of the system.
     pub ssl_ca: Option<PathBuf>,
-    /// A certificate of this server, and its key, for an etcd that asks for one.
+    /// The certificate of this server, and its key, for an etcd that requires one.
     pub ssl_own: Option<(PathBuf, PathBuf)>,
 }
 
-/// Whose log is followed.
+/// The origin of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FollowOrigin {
     /// Changed rows of a PostgreSQL database.
@@ -46,79 +46,80 @@ pub enum FollowOrigin {
     Etcd(EtcdLog),
 }
 
-/// A database.
+/// A PostgreSQL database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PostgresLog {
-    /// The database and the role that follows.
+    /// The database and the role that follows its log.
     pub address: Address,
-    /// The publication there.
+    /// The name of the publication.
     pub publication: String,
-    /// What is followed; at least one table.
+    /// The followed tables; at least one.
     pub tables: Vec<FollowTable>,
     /// The name of a permanent slot; None: a temporary one.
     pub slot: Option<String>,
-    /// One node of a fleet follows it, and writes what it bumps into this log of etcd.
-    pub via: Option<Via>,
+    /// The log of etcd into which one node of a fleet, which follows this log for all, writes its bumps.
+    pub via: Option<FollowVia>,
 }
 
 /// A MySQL or MariaDB server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MysqlLog {
-    /// The server, the database of tables without one, and the user that follows.
+    /// The server, the default database of tables, and the user that follows.
     pub address: Address,
-    /// What is followed; at least one table.
+    /// The followed tables; at least one.
     pub tables: Vec<FollowTable>,
-    /// The number by which the server knows its replicas; None: a random one.
+    /// The number that identifies this server among the replicas; None: a random number.
     pub server_id: Option<u32>,
-    /// As [`PostgresLog::via`].
-    pub via: Option<Via>,
+    /// The log of etcd, as in [`PostgresLog::via`].
+    pub via: Option<FollowVia>,
 }
 
-/// The log of etcd by way of which a database is followed.
+/// The log of etcd by which a database's log is relayed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Via {
-    /// Its name in the rule file.
+pub struct FollowVia {
+    /// The log's name in the rule file.
     pub name: String,
-    /// Its settings: with other ones the database's log is followed anew, too. None: there is no such log, and the file is refused.
+    /// The log's settings: a change of them restarts the database's log too. None: there is no such log, and
+    /// the file is refused.
     pub log: Option<Box<FollowSettings>>,
 }
 
-/// An etcd.
+/// An etcd cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdLog {
-    /// Where it is.
+    /// The addresses.
     pub place: EtcdAddress,
-    /// When a bump is answered.
+    /// When a client's bump is answered.
     pub bump_reply: BumpReply,
 }
 
 /// When a client's bump is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BumpReply {
-    /// When it is in the log.
+    /// When the bump is in the log.
     #[default]
     Commit,
-    /// When it is obeyed here.
+    /// When this server has executed the bump.
     Local,
-    /// When all nodes have obeyed it.
+    /// When all nodes have executed the bump.
     Barrier,
 }
 
 /// A table of a database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FollowTable {
-    /// Its name and templates. The scope is its place among the tables of its log.
+    /// The table's name and templates. Its scope is its position among the tables of its log.
     pub table: Table,
-    /// The prefixes behind which its tags are bumped; None: all, and none.
+    /// The prefixes behind which the tags are bumped; None: all prefixes, and no prefix.
     pub prefixes: Option<Vec<String>>,
-    /// The keys that `cattlegrid follow` deletes when a row changes.
+    /// Templates of the keys that `cattlegrid follow` deletes when a row changes.
     pub delete_keys: Vec<Template>,
-    /// The keys that it deletes when the table is truncated; none: that is a gap.
+    /// The keys that `cattlegrid follow` deletes when the table is truncated; empty: a truncation is a gap.
     pub truncate_keys: Vec<String>,
 }
 
 impl FollowSettings {
-    /// What the engine knows of it.
+    /// The engine's description of this log.
     pub fn followed(&self) -> FollowedLog {
         FollowedLog {
             name: self.name.as_str().into(),
@@ -128,22 +129,22 @@ impl FollowSettings {
         }
     }
 
-    /// The database, if it is one.
+    /// The PostgreSQL database, if the log has this origin.
     pub fn postgres(&self) -> Option<&PostgresLog> {
         if let FollowOrigin::Postgres(log) = &self.origin { Some(log) } else { None }
     }
 
-    /// The MySQL or MariaDB server, if it is one.
+    /// The MySQL or MariaDB server, if the log has this origin.
     pub fn mysql(&self) -> Option<&MysqlLog> {
         if let FollowOrigin::Mysql(log) = &self.origin { Some(log) } else { None }
     }
 
-    /// Whether it is the log of a database, whose rows are followed.
+    /// Whether this is a database's log, whose rows are followed.
     pub fn is_of_database(&self) -> bool {
         self.etcd().is_none()
     }
 
-    /// A number that is the same in rule files that follow the same tables in the same way, by the same slot.
+    /// A number that is equal in rule files that follow the same tables in the same way, by the same slot.
     pub fn mark(&self) -> u64 {
         let mut mark = Fingerprint::default();
         mark.add(if self.soft { "soft" } else { "hard" });
@@ -173,8 +174,8 @@ impl FollowSettings {
         mark.number()
     }
 
-    /// By way of which log of etcd it is followed, if it is.
-    pub fn via(&self) -> Option<&Via> {
+    /// The log of etcd by which this log is relayed.
+    pub fn via(&self) -> Option<&FollowVia> {
         match &self.origin {
             FollowOrigin::Postgres(log) => log.via.as_ref(),
             FollowOrigin::Mysql(log) => log.via.as_ref(),
@@ -182,12 +183,12 @@ impl FollowSettings {
         }
     }
 
-    /// The etcd, if it is one.
+    /// The etcd cluster, if the log has this origin.
     pub fn etcd(&self) -> Option<&EtcdLog> {
         if let FollowOrigin::Etcd(log) = &self.origin { Some(log) } else { None }
     }
 
-    /// The tables of a database.
+    /// The tables, if this is a database's log; otherwise none.
     pub fn tables(&self) -> &[FollowTable] {
         match &self.origin {
             FollowOrigin::Postgres(log) => &log.tables,
@@ -198,12 +199,12 @@ impl FollowSettings {
 }
 
 impl FollowTable {
-    /// The table as `cattlegrid follow` wants it: keys in the place of tags.
+    /// The table for `cattlegrid follow`, with keys in the place of tags.
     pub fn of_keys(&self) -> Table {
         Table { bump: self.delete_keys.clone(), truncate: self.truncate_keys.clone(), ..self.table.clone() }
     }
 
-    /// With tags and keys: what the database must send for one of both.
+    /// The table with tags and keys: all columns that either needs.
     pub fn of_all(&self) -> Table {
         let bump = self.table.bump.iter().chain(&self.delete_keys).cloned().collect();
         Table { bump, ..self.table.clone() }
@@ -211,7 +212,7 @@ impl FollowTable {
 }
 
 impl fmt::Display for FollowOrigin {
-    /// The address, without a password.
+    /// The address is shown without the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Postgres(log) => log.address.fmt(f),
@@ -222,10 +223,10 @@ impl fmt::Display for FollowOrigin {
 }
 
 impl BumpReply {
-    /// All, by the names that a rule file has.
+    /// The names in a rule file, in the order of the variants.
     pub const NAMES: [&'static str; 3] = ["commit", "local", "barrier"];
 
-    /// Its name in a rule file.
+    /// The name in a rule file.
     pub const fn name(self) -> &'static str {
         Self::NAMES[self as usize]
     }

@@ -1,56 +1,56 @@
-//! `cattlegrid follow FILE --to SERVERS`: its words, and the memcached servers that they name.
+//! The command line of `cattlegrid follow FILE --to SERVERS`, with the memcached servers.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use crate::command_line::Command;
 use crate::error::UsageError;
-use crate::help::Topic;
-use crate::problems::meant;
+use crate::help::HelpTopic;
+use crate::problems::most_similar;
 
-/// What `cattlegrid follow` is told.
+/// The options of `cattlegrid follow`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FollowCommand {
     /// The rule file.
     pub file: PathBuf,
-    /// The log of it that is followed; None: it has one only.
+    /// The name of the log in the file; None: the file has one log.
     pub log: Option<String>,
-    /// On which keys are deleted; at least one.
-    pub servers: Vec<Memcached>,
-    /// Which server has a key.
+    /// The servers on which keys are deleted; at least one.
+    pub servers: Vec<MemcachedServer>,
+    /// How keys are distributed among the servers.
     pub distribution: Distribution,
-    /// What the client library puts before each key after it has chosen the server.
+    /// The prefix that the client library adds to a key after it has chosen the server.
     pub prefix: String,
-    /// What is done when it is not known which keys changed.
+    /// What to do when changed keys are unknown.
     pub on_gap: OnGap,
 }
 
 /// A memcached server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Memcached {
-    /// As it was given, without the weight.
+pub struct MemcachedServer {
+    /// The address as it was given, without the weight.
     pub name: String,
-    /// Where it listens.
-    pub place: MemcachedPlace,
-    /// Its share of the keys; 1 to 65535.
+    /// The address.
+    pub place: MemcachedAddress,
+    /// The weight of its share of the keys; 1 to 65535.
     pub weight: u32,
 }
 
-/// Where a memcached listens.
+/// The address of a memcached server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum MemcachedPlace {
+pub enum MemcachedAddress {
     /// TCP.
     Tcp {
-        /// A name or a number, without brackets.
+        /// A host name or a numeric address, without brackets.
         host: String,
-        /// 1 and above.
+        /// The port, 1 to 65535.
         port: u16,
     },
     /// A Unix socket.
     Unix(PathBuf),
 }
 
-/// Which server has a key.
+/// How keys are distributed among servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Distribution {
     /// libmemcached's `MEMCACHED_BEHAVIOR_KETAMA`.
@@ -58,47 +58,50 @@ pub enum Distribution {
     Ketama,
     /// libmemcached's `MEMCACHED_BEHAVIOR_KETAMA_WEIGHTED`.
     KetamaWeighted,
-    /// Each key is deleted on all of them.
+    /// No distribution: each key is deleted on all servers.
     All,
 }
 
-/// What is done when it is not known which keys changed.
+/// What to do when changed keys are unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnGap {
-    /// The log says so.
+    /// A line in the log.
     #[default]
     Warn,
-    /// All servers are emptied.
+    /// All servers are emptied with `flush_all`.
     Flush,
 }
 
 impl Distribution {
-    /// All, by the names of `--distribution`.
+    /// The names of `--distribution`, in the order of the variants.
     const NAMES: [&'static str; 3] = ["ketama", "ketama_weighted", "all"];
 
-    /// Its name.
+    /// The name in `--distribution`.
     pub const fn name(self) -> &'static str {
         Self::NAMES[self as usize]
     }
 }
 
-impl Memcached {
-    /// By what name clients hash it: `host:port`, and `/path:0` of a Unix socket.
+impl MemcachedServer {
+    /// The name that clients hash: `host:port`, and for a Unix socket `/path:0`.
     pub fn hashed_name(&self) -> String {
         match &self.place {
-            MemcachedPlace::Tcp { host, port } => format!("{host}:{port}"),
-            MemcachedPlace::Unix(path) => format!("{}:0", path.display()),
+            MemcachedAddress::Tcp { host, port } => format!("{host}:{port}"),
+            MemcachedAddress::Unix(path) => format!("{}:0", path.display()),
         }
     }
 
-    /// Reads `host`, `host:port`, `host:port:weight`, `[v6]:port:weight`, `/path`, `unix:/path`.
+    /// Parses `host`, `host:port`, `host:port:weight`, `[v6]:port:weight`, `/path`, `unix:/path`.
+    ///
+    /// # Errors
+    /// The mistake in the text.
     fn parse(text: &str) -> Result<Self, String> {
         let unix = text.strip_prefix("unix:").or(text.starts_with('/').then_some(text));
         if let Some(path) = unix {
             if !path.starts_with('/') {
                 return Err("a path begins with /".to_owned());
             }
-            return Ok(Self { name: path.to_owned(), place: MemcachedPlace::Unix(path.into()), weight: 1 });
+            return Ok(Self { name: path.to_owned(), place: MemcachedAddress::Unix(path.into()), weight: 1 });
         }
         if text.contains("://") {
             return Err("it is not a URL: leave out what is before the host".to_owned());
@@ -129,18 +132,18 @@ impl Memcached {
         let port = number(port, PORT, "port")?;
         let weight = u32::from(number(weight, 1, "weight")?);
         let shown = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-        Ok(Self { name: shown, place: MemcachedPlace::Tcp { host: host.to_owned(), port }, weight })
+        Ok(Self { name: shown, place: MemcachedAddress::Tcp { host: host.to_owned(), port }, weight })
     }
 }
 
-impl fmt::Display for Memcached {
+impl fmt::Display for MemcachedServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)?;
         if self.weight == 1 { Ok(()) } else { write!(f, ", weight {}", self.weight) }
     }
 }
 
-/// Reads what follows `follow`.
+/// Parses the words after `follow`.
 pub(crate) fn parse_follow(words: &[String]) -> Result<Command, UsageError> {
     let (mut file, mut log, mut servers) = (None, None, Vec::new());
     let (mut distribution, mut on_gap) = (Distribution::default(), OnGap::default());
@@ -148,7 +151,7 @@ pub(crate) fn parse_follow(words: &[String]) -> Result<Command, UsageError> {
     let mut words = words.iter();
     while let Some(word) = words.next() {
         if matches!(word.as_str(), "-h" | "--help") {
-            return Ok(Command::Help(Topic::Follow));
+            return Ok(Command::Help(HelpTopic::Follow));
         }
         if !word.starts_with('-') {
             if file.is_some() {
@@ -213,14 +216,14 @@ pub(crate) fn parse_follow(words: &[String]) -> Result<Command, UsageError> {
     }
     for (at, server) in servers.iter().enumerate() {
         let name = server.hashed_name();
-        if servers[..at].iter().any(|other: &Memcached| other.hashed_name() == name) {
+        if servers[..at].iter().any(|other: &MemcachedServer| other.hashed_name() == name) {
             return Err(UsageError::new(format!("follow --to {server}: is there twice; name it once")));
         }
     }
     Ok(Command::Follow(FollowCommand { file, log, servers, distribution, prefix, on_gap }))
 }
 
-fn parse_servers(list: &str) -> Result<Vec<Memcached>, UsageError> {
+fn parse_servers(list: &str) -> Result<Vec<MemcachedServer>, UsageError> {
     let wrong = |text: &str, problem: &str| {
         UsageError::new(format!(
             "follow --to {text}: {problem}; write host:port or host:port:weight, by commas"
@@ -231,13 +234,13 @@ fn parse_servers(list: &str) -> Result<Vec<Memcached>, UsageError> {
         if text.is_empty() {
             return Err(wrong(list, "names no server between two commas, or none at all"));
         }
-        Memcached::parse(text).map_err(|problem| wrong(text, &problem))
+        MemcachedServer::parse(text).map_err(|problem| wrong(text, &problem))
     });
     each.collect()
 }
 
 fn unknown(word: &str) -> UsageError {
-    let near = match meant(word, OPTIONS.iter().map(|(name, _)| *name)) {
+    let near = match most_similar(word, OPTIONS.iter().map(|(name, _)| *name)) {
         Some(name) => format!("did you mean {name}?"),
         None => "there are --to, --log, --distribution, --prefix and --on-gap".to_owned(),
     };
@@ -246,7 +249,7 @@ fn unknown(word: &str) -> UsageError {
 
 const FORM: &str = "follow <file> --to <host:port,...>";
 
-/// Each takes a value.
+/// The options, each of which takes a value, and the descriptions of their values.
 const OPTIONS: [(&str, &str); 5] = [
     ("--to", "servers, host:port by commas"),
     ("--log", "the name of a [follow.NAME]"),
@@ -255,11 +258,11 @@ const OPTIONS: [(&str, &str); 5] = [
     ("--on-gap", "warn or flush"),
 ];
 
-/// memcached's port.
+/// The default port, which is memcached's.
 const PORT: u16 = 11211;
-/// Most servers: each has a connection.
+/// The most servers, each of which has a connection.
 const SERVERS_MAX: usize = 200;
-/// Longest prefix, in bytes: half a key.
+/// The longest prefix, in bytes: half a key.
 const PREFIX_MAX: usize = 125;
 
 #[cfg(test)]
@@ -280,7 +283,7 @@ mod tests {
         let command = parse("follow f --to a,b:1,c:2:3,[::1]:4:5 --to=/run/m.sock").unwrap();
         let shown: Vec<String> = command.servers.iter().map(ToString::to_string).collect();
         assert_eq!(shown, ["a:11211", "b:1", "c:2, weight 3", "[::1]:4, weight 5", "/run/m.sock"]);
-        let hashed: Vec<String> = command.servers.iter().map(Memcached::hashed_name).collect();
+        let hashed: Vec<String> = command.servers.iter().map(MemcachedServer::hashed_name).collect();
         assert_eq!(hashed, ["a:11211", "b:1", "c:2", "::1:4", "/run/m.sock:0"]);
         assert_eq!((command.distribution, command.on_gap), (Distribution::Ketama, OnGap::Warn));
         let more = "follow --to a f --on-gap flush --distribution=all --prefix app: --log shop";

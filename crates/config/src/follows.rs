@@ -1,6 +1,6 @@
-//! Logs from their tables, `[follow.NAME]`.
+//! Reading of the logs, `[follow.NAME]`.
 //!
-//! Nothing is asked of the database here: that a file is right does not depend on what can be reached.
+//! The database is not contacted here: whether a file is valid does not depend on what can be reached.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,23 +11,23 @@ use cattlegrid_follow::{Address, Product};
 use cattlegrid_tags::{Prefixes, TAG_BYTES_MAX};
 use toml::de::{DeTable, DeValue};
 
-use crate::follow::{EtcdLog, FollowOrigin, FollowSettings, FollowTable, MysqlLog, PostgresLog, Via};
+use crate::follow::{EtcdLog, FollowOrigin, FollowSettings, FollowTable, FollowVia, MysqlLog, PostgresLog};
 use crate::follow_keys::{FOLLOW, FOLLOW_TABLE, FollowDraft, FollowTableDraft};
 use crate::problems::{Problems, line_of};
 use crate::rules::read_table;
 use crate::trial::KEY_BYTES_MAX;
-use crate::value::Text;
+use crate::value::TextValue;
 
-/// Logs a file may have.
+/// The most logs in a file.
 pub(crate) const FOLLOWS_MAX: usize = 8;
-/// Tables of a log.
+/// The most tables of a log.
 pub(crate) const FOLLOW_TABLES_MAX: usize = 200;
-/// Tags of a table, and keys.
+/// The most tags, and the most keys, of a table.
 const BUMP_MAX: usize = 8;
-/// Bytes of a log's name.
+/// The longest name of a log, in bytes.
 const NAME_MAX: usize = 64;
 
-/// The logs of `[follow]` in the order of the file, of the rule file at `path`.
+/// The logs of `[follow]` in the rule file at `path`, in the order of the file.
 pub(crate) fn read_follows(
     table: &DeTable<'_>,
     path: &Path,
@@ -46,7 +46,7 @@ pub(crate) fn read_follows(
             let rule = format!("must be a name of letters, digits, _ and -, up to {NAME_MAX} bytes");
             problems.add(offset, format!("follow {name:?}: {rule}"));
         }
-        let follow = Follow { name, offset, table };
+        let follow = LogTable { name, offset, table };
         if let Some(settings) = follow.read(path, prefixes, problems) {
             follows.push((offset, settings));
         }
@@ -98,7 +98,7 @@ pub(crate) fn read_follows(
     follows.into_iter().map(|(_, follow)| follow).collect()
 }
 
-/// Puts the logs of etcd where others name them.
+/// Copies the settings of logs of etcd to the logs that are relayed by them.
 fn find_vias(follows: &mut [(usize, FollowSettings)], problems: &mut Problems) {
     let all = follows.iter().map(|(_, own)| own);
     let found: Vec<FollowSettings> = all.filter(|own| own.etcd().is_some()).cloned().collect();
@@ -134,7 +134,7 @@ pub(crate) fn table_lines(all: &DeTable<'_>, text: &str) -> BTreeMap<String, Vec
     all.iter().map(|(name, value)| (name.get_ref().to_string(), of_log(value.get_ref()))).collect()
 }
 
-/// Whose log it is.
+/// The origin of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LogKind {
     Postgres,
@@ -152,7 +152,7 @@ impl LogKind {
         })
     }
 
-    /// As a rule file has it: that of the cargo feature, too.
+    /// The name in a rule file, and of the cargo feature.
     const fn name(self) -> &'static str {
         match self {
             Self::Postgres => "postgres",
@@ -162,14 +162,14 @@ impl LogKind {
     }
 }
 
-/// A table that is being read.
-struct Follow<'t> {
+/// A `[follow.NAME]` that is being read.
+struct LogTable<'t> {
     name: &'t str,
     offset: usize,
     table: &'t DeTable<'t>,
 }
 
-impl Follow<'_> {
+impl LogTable<'_> {
     fn read(&self, path: &Path, prefixes: &Prefixes, problems: &mut Problems) -> Option<FollowSettings> {
         let label = format!("follow {}", self.name);
         let mut draft = FollowDraft::default();
@@ -217,11 +217,11 @@ impl Follow<'_> {
             problems
                 .add(offset, format!("{label}: password_file and password_command: leave one of them out"));
         }
-        let beside = |given: &Text| {
+        let beside = |given: &TextValue| {
             let joined = path.parent().unwrap_or(Path::new("")).join(&given.text);
             std::path::absolute(&joined).unwrap_or(joined)
         };
-        let mut file = |key: &str, given: Option<&Text>| -> Option<PathBuf> {
+        let mut file = |key: &str, given: Option<&TextValue>| -> Option<PathBuf> {
             let given = given?;
             let found = beside(given);
             if let Err(error) = std::fs::metadata(&found) {
@@ -255,9 +255,10 @@ impl Follow<'_> {
         })
     }
 
-    /// Whose log it is, as `kind` says or what is named; and that nothing is named of the other kinds.
+    /// The origin of the log, by `kind` or by the keys that are present. Keys of other origins are reported
+    /// as problems.
     fn kind(&self, draft: &FollowDraft, label: &str, problems: &mut Problems) -> LogKind {
-        // As it is written: what is wrong with it is said of the right kind.
+        // The URL is read unchecked, so that its errors are reported for the right origin.
         let url = self.table.get("url").and_then(|url| url.get_ref().as_str()).unwrap_or_default();
         let by_place = if self.table.contains_key("servers") || url.starts_with("etcd://") {
             LogKind::Etcd
@@ -295,8 +296,14 @@ impl Follow<'_> {
         kind
     }
 
-    /// The log of etcd is found when all logs have been read.
-    fn via(via: &Text, kind: LogKind, draft: &FollowDraft, label: &str, problems: &mut Problems) -> Via {
+    /// The relaying log of etcd, whose settings follow when all logs have been read.
+    fn via(
+        via: &TextValue,
+        kind: LogKind,
+        draft: &FollowDraft,
+        label: &str,
+        problems: &mut Problems,
+    ) -> FollowVia {
         if kind == LogKind::Postgres && draft.slot.is_none() {
             let problem = "needs a slot, at which another node goes on when the one that follows is gone";
             problems.add(via.offset, format!("{label}: via: {problem}; write slot = \"cattlegrid\""));
@@ -305,7 +312,7 @@ impl Follow<'_> {
             let problem = format!("is that of the log of etcd; write it in [follow.{}]", via.text);
             problems.add(via.offset, format!("{label}: again: with via it {problem}"));
         }
-        Via { name: via.text.clone(), log: None }
+        FollowVia { name: via.text.clone(), log: None }
     }
 
     fn place(&self, draft: &FollowDraft, label: &str, problems: &mut Problems) -> Option<EtcdAddress> {
@@ -320,7 +327,7 @@ impl Follow<'_> {
             (None, Some(_)) => {
                 EtcdAddress::of_servers(draft.servers.iter().map(|server| &*server.text), None)
             }
-            // It is no list, and that is said.
+            // `servers` is not a list, which is reported elsewhere.
             (None, None) if self.table.get("servers").is_some_and(|given| !given.get_ref().is_array()) => {
                 return None;
             }
@@ -401,7 +408,7 @@ impl Follow<'_> {
         }
     }
 
-    /// `schema`: that of tables that are named without one.
+    /// Reads the tables. `schema`: the schema of tables that are named without one.
     fn read_tables(
         &self,
         label: &str,
@@ -526,7 +533,7 @@ fn finish(
 }
 
 fn templates(
-    texts: &[Text],
+    texts: &[TextValue],
     (key, what): (&str, &str),
     label: &str,
     problems: &mut Problems,
@@ -544,7 +551,7 @@ fn templates(
     read
 }
 
-/// Whether it can be a key, or a template of one whose columns have blanks in their names.
+/// Whether the text can be a key, or a template of one, where column names may have blanks.
 fn is_key(text: &str) -> bool {
     let mut is_column = false;
     let is_right = |c: char| {

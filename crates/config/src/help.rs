@@ -1,21 +1,21 @@
 //! The help of the program and of each subcommand.
 //!
-//! That of the server has the options that are needed most, in less than a screen; [`crate::help_all`] has all of them. That of
-//! `bench` is the load driver's own.
+//! The help of the server has the most important options, in less than a screen; [`crate::help_all`] has all
+//! options. The load driver has its own help for `bench`.
 
 use std::fmt::Write as _;
 
-use crate::option_row::{Name, OptionRow};
+use crate::option_row::{OptionName, OptionRow};
 use crate::options::rows;
 use crate::reference::{usage, version};
 use crate::table::Class;
 
-/// Whose help is asked for.
+/// The subject of a help text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Topic {
+pub enum HelpTopic {
     /// The program and the server.
     Program,
-    /// The server, every option.
+    /// The server, with every option.
     All,
     /// `demo`.
     Demo,
@@ -37,8 +37,8 @@ pub enum Topic {
     Objects,
 }
 
-impl Topic {
-    /// Its text.
+impl HelpTopic {
+    /// The text of the help.
     pub fn text(self) -> String {
         match self {
             Self::Program => help(),
@@ -56,12 +56,12 @@ impl Topic {
     }
 }
 
-/// Columns of a terminal.
+/// The width of the text, in columns.
 const WIDTH: usize = 80;
-/// Where the words about an option begin.
+/// The column at which the description of an option begins.
 const INDENT: usize = 31;
 
-/// What `-h` prints.
+/// The text of `-h`.
 fn help() -> String {
     let mut text = format!("{}\n\n", version());
     text.push_str(
@@ -95,24 +95,25 @@ fn help() -> String {
     text
 }
 
-/// How an option is written. Scripts ask `-h` whether a memcached is built with SASL, and take its name there for Cyrus SASL,
-/// as which this logs in only in part.
+/// The letters and names of an option. Scripts look in `-h` whether memcached is built with SASL, and take
+/// its name there for Cyrus SASL, of which this server supports only a part.
 fn short_usage(row: &OptionRow) -> String {
     match row.name {
-        Name::Switch { short: Some(short), long: Some("enable-sasl") } => format!("-{short}"),
+        OptionName::Switch { short: Some(short), long: Some("enable-sasl") } => format!("-{short}"),
         _ => usage(row),
     }
 }
 
-/// Those that do something.
+/// Whether an option has an effect, and so is shown.
 fn is_shown(row: &OptionRow) -> bool {
-    matches!(row.name, Name::Switch { .. }) && !matches!(row.class, Class::Inert { .. } | Class::Refused(_))
+    matches!(row.name, OptionName::Switch { .. })
+        && !matches!(row.class, Class::Inert { .. } | Class::Refused(_))
 }
 
-/// What an option does, in a few words: those of its text up to the first stop, unless they are too many.
+/// A short description of an option: its text up to the first stop, unless that is too long.
 pub(crate) fn brief(row: &OptionRow) -> &'static str {
     let long = match row.name {
-        Name::Switch { long: Some(long), .. } => long,
+        OptionName::Switch { long: Some(long), .. } => long,
         _ => "",
     };
     match long {
@@ -350,16 +351,16 @@ mod tests {
         let text = help();
         assert!(text.lines().count() < 60, "{} lines", text.lines().count());
         for topic in [
-            Topic::Program,
-            Topic::Demo,
-            Topic::Check,
-            Topic::Advise,
-            Topic::Doctor,
-            Topic::Top,
-            Topic::Nodes,
-            Topic::Ping,
-            Topic::Follow,
-            Topic::Objects,
+            HelpTopic::Program,
+            HelpTopic::Demo,
+            HelpTopic::Check,
+            HelpTopic::Advise,
+            HelpTopic::Doctor,
+            HelpTopic::Top,
+            HelpTopic::Nodes,
+            HelpTopic::Ping,
+            HelpTopic::Follow,
+            HelpTopic::Objects,
         ] {
             let text = topic.text();
             let wide: Vec<&str> = text.lines().filter(|line| line.chars().count() > WIDTH).collect();

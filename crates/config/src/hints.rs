@@ -1,8 +1,8 @@
-//! What was probably meant: patterns that look like those of other programs, files in other formats.
+//! Hints on probable mistakes: wildcards of other programs in patterns, and files in other formats.
 
 use cattlegrid_engine::rules::Pattern;
 
-/// A line for each thing in a pattern that other programs take for a wildcard, and that stands for itself here.
+/// A line for each part of a pattern that is a wildcard in other programs, and literal here.
 pub(crate) fn of_pattern(pattern: &Pattern) -> Vec<&'static str> {
     let literal = literal(pattern.text());
     let mut hints = Vec::new();
@@ -23,7 +23,7 @@ pub(crate) fn of_pattern(pattern: &Pattern) -> Vec<&'static str> {
     hints
 }
 
-/// The text without its captures, of which each becomes a byte that is in no key.
+/// The text, in which each capture is replaced by a byte that keys cannot have.
 fn literal(text: &str) -> String {
     let mut literal = String::new();
     let mut rest = text;
@@ -39,7 +39,7 @@ fn literal(text: &str) -> String {
     literal + rest
 }
 
-/// The format that a text which is not TOML looks like.
+/// The format that a text which is not TOML seems to have.
 pub(crate) fn other_format(text: &str) -> Option<&'static str> {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let first = lines.next()?;

@@ -1,8 +1,8 @@
-//! What the server is told: options of the command line, and the rule file.
+//! The configuration of the server: options of the command line, and the rule file.
 //!
-//! Every option and every key is a row of a table (`options.rs`, `extended.rs`, `keys.rs`) of one framework
-//! (`table.rs`): its name, the kind of its value (`value.rs`), its default, its words in the reference, and what it
-//! sets. The parsers, `--help`, `check` and `docs/configuration.md` come from these tables.
+//! Each option and each key is a row of a table (`options.rs`, `extended.rs`, `keys.rs`) of one framework
+//! (`table.rs`): its name, the kind of its value (`value.rs`), its default, its description in the reference,
+//! and the field that it sets. The parsers, `--help`, `check` and `docs/configuration.md` use these tables.
 //!
 //! ```text
 //!   command line ──▶ command_line.rs ──▶ apply.rs ──▶ Settings
@@ -14,11 +14,11 @@
 //! ```
 //!
 //! # Invariants
-//! * Settings are plain data: no socket, no lock, nothing of the engine but its rules. The server makes its own
-//!   structures of them.
-//! * Nothing here runs a script: what loads types of users' own is given by the caller ([`TypeLoader`]).
-//! * A value that makes no sense is an error that names the option, what is wrong and what would be right. A rule file is
-//!   taken whole or not at all.
+//! * Settings are plain data: they have no socket and no lock, and of the engine only its rules. The server
+//!   makes its own structures of them.
+//! * No script is run here: the caller supplies the loader of users' own types ([`TypeLoader`]).
+//! * An invalid value is an error that names the option, the mistake and the correct form. A rule file is
+//!   accepted as a whole or not at all.
 
 mod advise_command;
 mod apply;
@@ -76,15 +76,17 @@ pub use command_line::{Command, parse_args, parse_args_with};
 pub use doctor_command::DoctorCommand;
 pub use error::{ConfigError, UsageError};
 pub use file::{open_file, read_file};
-pub use follow::{BumpReply, EtcdLog, FollowOrigin, FollowSettings, FollowTable, MysqlLog, PostgresLog, Via};
-pub use follow_command::{Distribution, FollowCommand, Memcached, MemcachedPlace, OnGap};
-pub use help::Topic;
+pub use follow::{
+    BumpReply, EtcdLog, FollowOrigin, FollowSettings, FollowTable, FollowVia, MysqlLog, PostgresLog,
+};
+pub use follow_command::{Distribution, FollowCommand, MemcachedAddress, MemcachedServer, OnGap};
+pub use help::HelpTopic;
 pub use listen_address::{Host, ListenAddress, TcpPort};
 pub use loader::{LoaderMode, LoaderSettings};
 pub use moment::{MOMENT_MAX_MS, parse_moment, parse_step, show_moment};
 pub use named_files::NamedFile;
 pub use objects::Objects;
-pub use objects_command::{CallStep, ObjectsCommand, WhichTypes};
+pub use objects_command::{CallStep, ObjectsCommand, TypeSelection};
 pub use own_types::{NoScripts, OwnTypes, ScriptLimits, TypeLoader, TypeTests};
 pub use problems::nearest;
 pub use protection::Protection;
@@ -95,6 +97,6 @@ pub use rule_file::RuleFile;
 pub use settings::{KeyFormat, LogFormat, Privileges, Settings, TlsSettings, TlsVersion, VerifyMode};
 pub use shares::{SHARES_MAX, ShareSettings};
 pub use top_command::{TOP_VIEWS, TopCommand};
-pub use trial::Trial;
-pub use usage::{OptionUsage, SUBCOMMANDS, Standing, option_usages};
+pub use trial::LoaderTrial;
+pub use usage::{OptionStatus, OptionUsage, SUBCOMMANDS, option_usages};
 pub use users::UserSettings;

@@ -1,23 +1,23 @@
-//! What `-l` and `-p` say: where to listen.
+//! Addresses to listen on, from `-l` and `-p`.
 
 use std::fmt;
 use std::net::Ipv6Addr;
 
 use crate::protocol::Protocol;
 
-/// The port of addresses that name none, from `-p`.
+/// The port from `-p`, for addresses without a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TcpPort {
-    /// `-p 0`: no TCP, except for addresses with a port of their own.
+    /// `-p 0`: no TCP, except for addresses with their own port.
     None,
-    /// `-p -1`: the kernel chooses a free one for every address.
+    /// `-p -1`: for each address the kernel chooses a free port.
     Ephemeral,
-    /// This one.
+    /// A given port.
     Fixed(u16),
 }
 
 impl fmt::Display for TcpPort {
-    /// As `-p` takes it, and as memcached's `stats settings` shows it.
+    /// The number that `-p` takes, and that memcached's `stats settings` shows.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::None => write!(f, "0"),
@@ -39,28 +39,28 @@ pub enum Host {
 /// One entry of `-l`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenAddress {
-    /// Where.
+    /// The host.
     pub host: Host,
-    /// The port if the entry names one; otherwise that of `-p`.
+    /// The port, if the entry has one; otherwise that of `-p` is used.
     pub port: Option<u16>,
-    /// Under `-Z`: whether connections to it speak TLS (no `notls:` prefix).
+    /// Under `-Z`: whether connections to this address speak TLS (no `notls:` prefix).
     pub tls: bool,
-    /// Under `-Z`: whether its clients must have a certificate (`mtls:`), or need none (`btls:`); None: as
+    /// Under `-Z`: whether clients of this address need a certificate: `mtls:` yes, `btls:` no, None as
     /// `ssl_verify_mode` says.
     pub peer: Option<bool>,
-    /// What a `proto[...]` prefix says is spoken there; without effect.
+    /// The protocol that a `proto[...]` prefix states, which has no effect.
     pub(crate) protocol: Option<Protocol>,
 }
 
 impl ListenAddress {
-    /// The entry without options: `127.0.0.1`.
+    /// The default entry, `127.0.0.1`.
     ///
-    /// Loopback, where memcached has every address: an open cache on a public address is an attack amplifier.
+    /// memcached's default is every address; but an open cache on a public address is an attack amplifier.
     pub fn loopback() -> Self {
         Self { host: Host::Named("127.0.0.1".to_owned()), port: None, tls: true, peer: None, protocol: None }
     }
 
-    /// The host as given, `*` for all.
+    /// The host as given; `*` for all addresses.
     pub fn host_text(&self) -> &str {
         match &self.host {
             Host::Any => "*",
@@ -68,7 +68,11 @@ impl ListenAddress {
         }
     }
 
-    /// Reads `host`, `host:port`, `[v6]`, `[v6]:port` or a bare IPv6 address, after `notls:` if so wanted.
+    /// Parses `host`, `host:port`, `[v6]`, `[v6]:port` or a bare IPv6 address, with or without a prefix such
+    /// as `notls:`.
+    ///
+    /// # Errors
+    /// The mistake in the text.
     pub(super) fn parse(entry: &str) -> Result<Self, String> {
         let mut text = entry;
         let (mut tls, mut peer, mut protocol) = (true, None, None);
@@ -117,7 +121,7 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-/// What may stand before an address. None has an effect: all addresses speak the same.
+/// The protocol prefixes of addresses. They have no effect: all addresses accept the same protocols.
 const PROTOCOLS: [(&str, Protocol); 4] = [
     ("proto[ascii]:", Protocol::Ascii),
     ("proto[binary]:", Protocol::Binary),

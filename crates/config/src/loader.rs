@@ -1,66 +1,70 @@
-//! A loader: the program of `[loader.NAME]`, and how it is run.
+//! The settings of a loader: the program of `[loader.NAME]`, and how it is run.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The settings of one loader, checked and with all defaults. What each means for the processes is in `docs/pool.md`.
+/// The settings of one loader, checked and with all defaults. `docs/pool.md` describes what each means for
+/// the processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoaderSettings {
-    /// Its name, which rules name.
+    /// The loader's name, which rules use.
     pub name: String,
     /// The program and its arguments; at least the program.
     pub command: Vec<String>,
-    /// How its workers are started and spoken to.
+    /// How workers are started, and how the server communicates with them.
     pub mode: LoaderMode,
-    /// Most worker processes, of all generations together; 1..=1024.
+    /// The most worker processes, of all generations together; 1..=1024.
     pub max: usize,
-    /// Fewest idle workers; 0..=`max`.
+    /// The least number of idle workers; 0..=`max`.
     pub idle: usize,
-    /// Jobs, or batches of jobs, at a worker at a time; 1..=65,535, and 1 with [`LoaderMode::Stdio`] and
-    /// [`LoaderMode::JsonLines`].
+    /// The most jobs, or batches of jobs, at one worker at a time; 1..=65,535, and 1 with
+    /// [`LoaderMode::Stdio`] and [`LoaderMode::JsonLines`].
     pub load: usize,
-    /// Jobs that a worker which takes batches may be given in one call; 1..=10,000, and 1 with
+    /// The most jobs in one call of a worker that takes batches; 1..=10,000, and 1 with
     /// [`LoaderMode::JsonLines`].
     pub batch: usize,
-    /// Processes started ahead; 0..=1024.
+    /// The number of processes started in advance; 0..=1024.
     pub spare: usize,
-    /// How long workers must be missing before one is started; 0 s to 1 h.
+    /// How long workers must be lacking before one is started; 0 s to 1 h.
     pub start: Duration,
-    /// Idle time after which a worker beyond `idle` leaves; 0 s to 1 day.
+    /// The idle time after which a worker beyond `idle` ends; 0 s to 1 day.
     pub stop: Duration,
-    /// Longest time of a job, from its submission to its outcome; 10 ms to 30 min. Every lease of a rule with this loader is longer.
+    /// The longest time from the submission of a job to its result; 10 ms to 30 min. Each lease of a rule
+    /// with this loader is longer.
     pub timeout: Duration,
-    /// Time to let go of a job, before the worker is killed; 1 ms to 1 min.
+    /// The time in which a worker may abandon a job before it is killed; 1 ms to 1 min.
     pub kill_grace: Duration,
-    /// Longest time until the program is ready; 10 ms to 1 h.
+    /// The longest time until the program is ready; 10 ms to 1 h.
     pub start_timeout: Duration,
-    /// Most jobs that wait for a worker; 1..=1,000,000.
+    /// The most jobs that wait for a worker; 1..=1,000,000.
     pub queue: usize,
-    /// How often a job is begun again whose worker was lost or whose error may be retried; 0..=100.
+    /// How often a job is repeated whose worker was lost, or whose error allows it; 0..=100.
     pub retries: u32,
-    /// Jobs after which a worker is replaced; 0: never.
+    /// The number of jobs after which a worker is replaced; 0: never.
     pub max_jobs: u64,
-    /// Private memory at which a worker is replaced, in bytes; from 1 MiB.
+    /// The private memory at which a worker is replaced, in bytes; from 1 MiB. None: no limit.
     pub max_rss: Option<u64>,
-    /// Age at which a worker is replaced; from 1 s.
+    /// The age at which a worker is replaced; from 1 s. None: no limit.
     pub max_age: Option<Duration>,
-    /// Given to each worker's `init`; up to 64 KiB.
+    /// The text for each worker's `init`; up to 64 KiB.
     pub init: String,
-    /// Jobs carry the old value, if there is one.
+    /// Whether jobs have the old value, if there is one.
     pub stale: bool,
-    /// Working directory; an absolute path that was a directory when the file was read. A relative program of
-    /// `command` is in it.
+    /// The working directory: an absolute path of a directory that existed when the file was read. A relative
+    /// program of `command` is found there.
     pub dir: PathBuf,
-    /// Names of the variables that are passed on.
+    /// The names of environment variables that are passed on.
     pub env: Vec<String>,
-    /// The user that its processes become before they begin the program; None: the server's. It existed when the file was read.
+    /// The user as whom the processes run the program; None: the server's. The user existed when the file was
+    /// read.
     pub user: Option<String>,
-    /// The template of a loader with a `user` keeps the server's user; only its workers become the other one.
+    /// Whether the template of a loader with a `user` keeps the server's user, and only its workers change to
+    /// the other one.
     pub init_as_root: bool,
 }
 
 impl LoaderSettings {
-    /// With all defaults, and without a command.
+    /// All defaults, without a command.
     pub(crate) fn new(name: &str, dir: PathBuf) -> Self {
         Self {
             name: name.to_owned(),
@@ -91,22 +95,22 @@ impl LoaderSettings {
     }
 }
 
-/// How a loader's workers are started and spoken to.
+/// How workers are started, and how the server communicates with them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LoaderMode {
-    /// Forked from a program that was started once.
+    /// Workers are forked from a program that was started once.
     #[default]
     Template,
-    /// Each is started; frames on a descriptor of its own.
+    /// Each worker is started; frames on a separate descriptor.
     Exec,
-    /// Each is started; frames on its standard streams.
+    /// Each worker is started; frames on its standard streams.
     Stdio,
-    /// Each is started; lines of JSON on its standard streams.
+    /// Each worker is started; lines of JSON on its standard streams.
     JsonLines,
 }
 
 impl LoaderMode {
-    /// Its name in a rule file.
+    /// The name in a rule file.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Template => "template",
@@ -116,7 +120,7 @@ impl LoaderMode {
         }
     }
 
-    /// Whether a worker has at most one job.
+    /// Whether a worker has at most one job at a time.
     pub const fn takes_one(self) -> bool {
         matches!(self, Self::Stdio | Self::JsonLines)
     }

@@ -1,7 +1,7 @@
-//! Loaders from their tables, `[loader.NAME]`.
+//! Reading of the loaders, `[loader.NAME]`.
 //!
-//! What a loader names on this machine is looked up when the file is read: its directory, its program, its user. So
-//! `check` says what the server would say at its start.
+//! Directory, program and user of a loader are looked up when the file is read, so that `check` reports the
+//! same errors as the start of the server.
 
 use std::env;
 use std::ffi::OsString;
@@ -16,21 +16,21 @@ use crate::keys::{self, LOADER_NAME_MAX, LoaderDraft};
 use crate::loader::{LoaderMode, LoaderSettings};
 use crate::problems::Problems;
 use crate::rules::read_table;
-use crate::value::Text;
+use crate::value::TextValue;
 
-/// Loaders a file may have.
+/// The most loaders in a file.
 pub(crate) const LOADERS_MAX: usize = 64;
-/// Words of a command.
+/// The most words of a command.
 const WORDS_MAX: usize = 256;
-/// Bytes of a command.
+/// The most bytes of a command.
 const COMMAND_BYTES_MAX: usize = 1 << 16;
-/// Variables that are passed on.
+/// The most environment variables that are passed on.
 const ENV_MAX: usize = 256;
-/// Where a program is looked up if its environment has no `PATH`, as `crates/worker` does.
+/// Where a program is searched if its environment has no `PATH`, as in `crates/worker`.
 const PATH_DEFAULT: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// The loaders of `[loader]` in the order of the file, of the rule file at `path`. One with problems has defaults where
-/// they are: the file is not taken.
+/// The loaders of `[loader]` in the rule file at `path`, in the order of the file. Where a loader has a
+/// problem it gets the default; the file is refused anyway.
 pub(crate) fn read_loaders(table: &DeTable<'_>, path: &Path, problems: &mut Problems) -> Vec<LoaderSettings> {
     let mut loaders: Vec<(usize, LoaderSettings)> = Vec::new();
     for (key, value) in table {
@@ -47,7 +47,7 @@ pub(crate) fn read_loaders(table: &DeTable<'_>, path: &Path, problems: &mut Prob
                 ),
             );
         }
-        loaders.push((offset, Loader { name, offset, table }.read(path, problems)));
+        loaders.push((offset, LoaderTable { name, offset, table }.read(path, problems)));
     }
     loaders.sort_by_key(|(offset, _)| *offset);
     if let Some((offset, _)) = loaders.get(LOADERS_MAX) {
@@ -61,14 +61,14 @@ fn is_name(name: &str) -> bool {
     (1..=LOADER_NAME_MAX).contains(&name.len()) && name.bytes().all(is_allowed)
 }
 
-/// A table that is being read.
-struct Loader<'t> {
+/// A `[loader.NAME]` that is being read.
+struct LoaderTable<'t> {
     name: &'t str,
     offset: usize,
     table: &'t DeTable<'t>,
 }
 
-impl Loader<'_> {
+impl LoaderTable<'_> {
     fn read(&self, path: &Path, problems: &mut Problems) -> LoaderSettings {
         let settings = LoaderSettings::new(self.name, PathBuf::new());
         let mut draft =
@@ -83,13 +83,13 @@ impl Loader<'_> {
         }
         match directory(path, dir.as_ref()) {
             Ok(dir) => settings.dir = dir,
-            Err(problem) => self.say(problems, "dir", dir.as_ref(), &problem),
+            Err(problem) => self.report(problems, "dir", dir.as_ref(), &problem),
         }
         self.check_command(&command, &settings, problems);
         settings.command = command.into_iter().map(|word| word.text).collect();
         if let Some(user) = user {
             if let Err(problem) = look_up_user(&user.text) {
-                self.say(problems, "user", Some(&user), &problem);
+                self.report(problems, "user", Some(&user), &problem);
             }
             settings.user = Some(user.text);
         }
@@ -101,8 +101,8 @@ impl Loader<'_> {
         format!("loader {}", self.name)
     }
 
-    /// A problem of a key, at its value if it has one.
-    fn say(&self, problems: &mut Problems, key: &str, value: Option<&Text>, problem: &str) {
+    /// Reports a problem of a key, at its value if it has one.
+    fn report(&self, problems: &mut Problems, key: &str, value: Option<&TextValue>, problem: &str) {
         let (offset, shown) = match value {
             Some(text) => (text.offset, format!(" {:?}", text.text)),
             None => (self.offset, String::new()),
@@ -110,22 +110,22 @@ impl Loader<'_> {
         problems.add(offset, format!("{}: {key}{shown}: {problem}", self.label()));
     }
 
-    /// Numbers that depend on others.
+    /// Checks numbers that depend on each other.
     fn check_numbers(&self, settings: &LoaderSettings, problems: &mut Problems) {
         let LoaderSettings { mode, max, idle, load, batch, .. } = *settings;
-        let mut say = |key: &str, problem: String| {
+        let mut report = |key: &str, problem: String| {
             let offset = self.table.get(key).map_or(self.offset, |value| value.span().start);
             problems.add(offset, format!("{}: {key} {problem}", self.label()));
         };
         if idle > max {
-            say("idle", format!("{idle}: is above max, {max}; lower it or raise max"));
+            report("idle", format!("{idle}: is above max, {max}; lower it or raise max"));
         }
         let one = format!("a worker of mode {:?} takes one job at a time; leave it out", mode.name());
         if mode.takes_one() && load > 1 {
-            say("load", format!("{load}: {one}"));
+            report("load", format!("{load}: {one}"));
         }
         if mode == LoaderMode::JsonLines && batch > 1 {
-            say("batch", format!("{batch}: {one}"));
+            report("batch", format!("{batch}: {one}"));
         }
     }
 
@@ -137,7 +137,7 @@ impl Loader<'_> {
         }
     }
 
-    fn check_env(&self, env: &[Text], problems: &mut Problems) {
+    fn check_env(&self, env: &[TextValue], problems: &mut Problems) {
         if let Some(extra) = env.get(ENV_MAX) {
             let problem = format!("{}: env: {} of them; at most {ENV_MAX}", self.label(), env.len());
             problems.add(extra.offset, problem);
@@ -145,25 +145,25 @@ impl Loader<'_> {
         for (index, name) in env.iter().enumerate() {
             if name.text.contains('=') {
                 let problem = "is more than a name; set the variable where the server is started";
-                self.say(problems, "env", Some(name), problem);
+                self.report(problems, "env", Some(name), problem);
             } else if name.text.is_empty()
                 || name.text.contains(|c: char| c.is_whitespace() || c.is_control())
             {
-                self.say(problems, "env", Some(name), "must be the name of a variable, without blanks");
+                self.report(problems, "env", Some(name), "must be the name of a variable, without blanks");
             } else if env[..index].iter().any(|earlier| earlier.text == name.text) {
-                self.say(problems, "env", Some(name), "is there twice");
+                self.report(problems, "env", Some(name), "is there twice");
             }
         }
     }
 
-    fn check_command(&self, command: &[Text], settings: &LoaderSettings, problems: &mut Problems) {
+    fn check_command(&self, command: &[TextValue], settings: &LoaderSettings, problems: &mut Problems) {
         let Some(program) = command.first() else {
             let problem = match self.table.get("command").map(Spanned::get_ref) {
                 None => "lacks command, the program and its arguments",
                 Some(DeValue::Array(list)) if list.is_empty() => {
                     "command: is empty; it is the program and its arguments"
                 }
-                // A value of another type has been reported.
+                // A value of another type is reported elsewhere.
                 Some(_) => return,
             };
             return problems.add(self.offset, format!("{}: {problem}", self.label()));
@@ -176,16 +176,20 @@ impl Loader<'_> {
             return problems.add(program.offset, format!("{label}: command: {problem}"));
         }
         if let Some(word) = command.iter().find(|word| word.text.contains('\0')) {
-            return self.say(problems, "command", Some(word), "has a NUL byte; leave it out");
+            return self.report(problems, "command", Some(word), "has a NUL byte; leave it out");
         }
         if let Err(problem) = find_program(&program.text, settings) {
-            self.say(problems, "command", Some(program), &problem);
+            self.report(problems, "command", Some(program), &problem);
         }
     }
 }
 
-/// The working directory of the rule file at `path`, or `dir` from there; absolute, since the server may move to `/`.
-pub(crate) fn directory(path: &Path, dir: Option<&Text>) -> Result<PathBuf, String> {
+/// The working directory: `dir`, relative to that of the rule file at `path`. It is absolute, since the
+/// server may change to `/`.
+///
+/// # Errors
+/// There is no such directory.
+pub(crate) fn directory(path: &Path, dir: Option<&TextValue>) -> Result<PathBuf, String> {
     if dir.is_some_and(|dir| dir.text.is_empty()) {
         return Err("is empty; write \".\" for the directory of the rule file".to_owned());
     }
@@ -200,13 +204,16 @@ pub(crate) fn directory(path: &Path, dir: Option<&Text>) -> Result<PathBuf, Stri
     }
 }
 
-/// Whether there is such a program, as its workers will find it: by `PATH`, or from their directory.
+/// Checks that the program exists, where its workers will find it: by `PATH`, or relative to their directory.
+///
+/// # Errors
+/// There is no such program, or it cannot be executed.
 fn find_program(program: &str, settings: &LoaderSettings) -> Result<(), String> {
     if program.is_empty() {
         return Err("has no name; it is the program".to_owned());
     }
     if program.contains('/') {
-        // Of a directory that is wrong nothing more is said.
+        // A wrong directory is reported elsewhere.
         if settings.dir.as_os_str().is_empty() && program.starts_with(|first| first != '/') {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! What a `[[rule]]` says of its loader.
+//! Reading of the keys of a `[[rule]]` that concern its loader.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::loader::LoaderSettings;
 use crate::problems::{Problems, nearest};
 use crate::value::{SECOND, show_ms};
 
-/// The loader that a rule names, if there is one; a name that no loader has is a problem.
+/// The loader that a rule names, if it names one; an unknown name is a problem.
 pub(crate) fn find_loader<'l>(
     draft: &RuleDraft,
     loaders: &'l [LoaderSettings],
@@ -32,7 +32,7 @@ pub(crate) fn find_loader<'l>(
     found
 }
 
-/// Keys that would do nothing, with a loader or without.
+/// Reports keys that have no effect with a loader, or without one.
 pub(crate) fn check_loading(table: &DeTable<'_>, label: &str, problems: &mut Problems) {
     let has_loader = table.contains_key("loader");
     for (name, _) in table {
@@ -49,7 +49,7 @@ pub(crate) fn check_loading(table: &DeTable<'_>, label: &str, problems: &mut Pro
     }
 }
 
-/// How long a job of the loader has its key's lease, in milliseconds, for a rule that says `given`.
+/// How long a job of the loader has the lease of its key, in milliseconds; `given`: the rule's value.
 pub(crate) fn lease_ms(
     given: LeaseTime,
     loader: &LoaderSettings,
@@ -58,7 +58,7 @@ pub(crate) fn lease_ms(
     problems: &mut Problems,
 ) -> u32 {
     let timeout_ms = u32::try_from(loader.timeout.as_millis()).expect("timeouts fit");
-    // A job that has used all of its time must still find its lease.
+    // A job that has used all its time must still find its lease.
     let default_ms = timeout_ms + SECOND as u32;
     let LeaseTime::Fixed(ms) = given else { return default_ms };
     if ms <= timeout_ms {
@@ -76,7 +76,7 @@ pub(crate) fn lease_ms(
     ms
 }
 
-/// The loader's part of the rule.
+/// The rule's settings of its loader.
 pub(crate) fn loading(draft: &RuleDraft, loader: &LoaderSettings) -> Loading {
     Loading {
         loader: Arc::from(loader.name.as_str()),

@@ -1,13 +1,14 @@
-//! Moments and steps of a clock as users write them.
+//! Parsing of moments and of steps of a clock.
 
 use jiff::Timestamp;
 
 use crate::value::read_ms;
 
-/// Last moment that a clock can be set to, Unix time in milliseconds: the year 2100.
+/// The latest moment that a clock can be set to, Unix time in milliseconds: the year 2100.
 pub const MOMENT_MAX_MS: u64 = 4_102_444_800_000;
 
-/// Reads a moment: RFC 3339 such as `2026-01-01T00:00:00Z`, or Unix seconds. In Unix milliseconds, 0 to [`MOMENT_MAX_MS`].
+/// Parses a moment, in RFC 3339 such as `2026-01-01T00:00:00Z` or as Unix seconds. Returns Unix milliseconds,
+/// 0 to [`MOMENT_MAX_MS`].
 ///
 /// # Errors
 /// The text continues a sentence that began with the moment.
@@ -19,7 +20,7 @@ pub fn parse_moment(text: &str) -> Result<u64, String> {
     })
 }
 
-/// Reads a step of a clock: a time with ms, s, m, h or d. In milliseconds, up to that of [`MOMENT_MAX_MS`].
+/// Parses a step of a clock: a time with ms, s, m, h or d. Returns milliseconds, 0 to [`MOMENT_MAX_MS`].
 ///
 /// # Errors
 /// The text continues a sentence that began with the step.
@@ -29,7 +30,7 @@ pub fn parse_step(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "must be a time with ms, s, m, h or d, such as 90s".to_owned())
 }
 
-/// A moment in Unix milliseconds, at most [`MOMENT_MAX_MS`], as [`parse_moment`] reads it.
+/// A moment in Unix milliseconds, at most [`MOMENT_MAX_MS`], in the form that [`parse_moment`] reads.
 pub fn show_moment(ms: u64) -> String {
     let stamp = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
     stamp.map_or_else(|| ms.to_string(), |stamp| stamp.to_string())

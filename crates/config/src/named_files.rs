@@ -1,4 +1,5 @@
-//! The files that settings name: all are read at the start, and again at a reload, as the user that the server has then.
+//! The files that settings name. All are read at the start, and again at a reload, as the user that the
+//! server has then.
 
 use std::path::{Path, PathBuf};
 
@@ -7,16 +8,16 @@ use crate::{FollowSettings, Settings};
 /// A file that the settings name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedFile {
-    /// By what: `-Y`, `ssl_key`.
+    /// The option that names it: `-Y`, `ssl_key`.
     pub by: String,
-    /// As it was written.
+    /// The path as it was written.
     pub path: PathBuf,
-    /// What is in it must not be read by others.
+    /// Whether other users must not be able to read it.
     pub is_secret: bool,
 }
 
 impl Settings {
-    /// All of them; programs of loaders and directories are none.
+    /// All files that the settings name; programs of loaders and directories are not among them.
     pub fn named_files(&self) -> Vec<NamedFile> {
         let mut files = Vec::new();
         let mut add = |by: String, path: &Path, is_secret: bool| {

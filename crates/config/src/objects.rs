@@ -1,20 +1,21 @@
-//! `[objects]`, `[objects.TYPE]` and `--objects`: which types of objects are switched on, and how they behave.
+//! `[objects]`, `[objects.TYPE]` and `--objects`: the types of objects that are switched on, and their
+//! settings.
 //!
-//! What a table says is judged in two steps. What needs only the file is a problem with its line: the sources of its directory
-//! are loaded and tested, and the registry of the types is tried with it, so that `check` says what the server would say. What
-//! depends on other settings (the memory, the prefix of control keys, `--objects` in place of `dir`) follows when these are
-//! known, at the start and at a reload.
+//! A table is checked in two steps. Mistakes that the file alone shows are problems with a line: the sources
+//! of its directory are loaded and tested, and the registry of types is made, so that `check` reports the
+//! same errors as the server. Mistakes that depend on other settings (the memory, the prefix of control keys,
+//! `--objects` instead of `dir`) are found when these are known, at the start and at a reload.
 //!
 //! # Invariants
 //! * [`Objects`] is accepted by `Registry::with_host`.
-//! * A directory that has scripts is loaded or refused, never ignored.
+//! * A directory with scripts is loaded or refused, never ignored.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cattlegrid_engine::rules::Rule;
 use cattlegrid_objects::{
-    Eviction, Named, ObjectType, Registry, Settings as Registered, TypeSettings, native,
+    Eviction, ObjectType, Registry, Settings as Registered, TypeSettings, VirtualKey, native,
 };
 use cattlegrid_tags::PrefixId;
 use toml::Spanned;
@@ -28,24 +29,24 @@ use crate::problems::{Problems, line_of, nearest};
 use crate::rule_file::RuleFile;
 use crate::rules::{read_key, read_table};
 use crate::settings::Settings;
-use crate::value::{Text, show_size};
+use crate::value::{TextValue, show_size};
 
 /// The types of objects that are switched on, with all defaults.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Objects {
-    /// `dir` or `--objects`. Absolute if the rule file names it.
+    /// The directory of `dir` or `--objects`; absolute if it is from the rule file.
     pub dir: Option<PathBuf>,
-    /// What the registry is made of, which has accepted it.
+    /// The settings of the registry, which has accepted them.
     pub settings: Registered,
     /// The types of the directory; None: it has no scripts.
     pub own: Option<OwnTypes>,
-    /// What [`OwnTypes::look`] said of the directory before it was read; 0: there is none.
+    /// The result of [`OwnTypes::look`] before the directory was read; 0: there is no directory.
     pub seen: u64,
-    /// What their methods may take.
+    /// The limits of their methods.
     pub limits: ScriptLimits,
-    /// Changes of files of the directory are looked for.
+    /// Whether the directory is watched for changes.
     pub watch: bool,
-    /// The program has scripts, so that there can be types of users' own.
+    /// Whether this program has scripts, so that there can be users' own types.
     pub(crate) has_scripts: bool,
 }
 
@@ -53,30 +54,30 @@ impl Objects {
     /// The types that are switched on.
     ///
     /// # Panics
-    /// When `settings` were changed, and the registry does not take them.
+    /// If `settings` were changed so that the registry refuses them.
     pub fn registry(&self) -> Registry {
         registry(self.settings.clone(), self.own.as_ref()).expect("it was tried when the settings were read")
     }
 
-    /// A line for each thing that is probably a mistake: in the sources, and in rules that mean calls of methods.
+    /// Warnings, a line each: of the sources, and of rules whose pattern means calls of methods.
     pub fn warns(&self, file: Option<&RuleFile>) -> Vec<String> {
         let of_sources = self.own.as_ref().map_or(&[][..], |own| &own.warnings);
         let of_rules = file.map_or_else(Vec::new, |file| self.warns_of_rules(file));
         of_sources.iter().cloned().chain(of_rules).collect()
     }
 
-    /// The value of a key of types of users' own; None: the program has no scripts.
+    /// The value of a key for users' own types; None: this program has no scripts.
     pub(crate) fn of_own_types(&self, value: String) -> Option<String> {
         self.has_scripts.then_some(value)
     }
 
-    /// A line for each rule that means calls of methods, to which no rule applies.
+    /// A warning for each rule whose pattern means calls of methods, to which no rule applies.
     fn warns_of_rules(&self, file: &RuleFile) -> Vec<String> {
         let registry = self.registry();
         let warning = |rule: &Arc<Rule>| {
             let pattern = rule.pattern.text();
             let literal = pattern.split('{').next().filter(|literal| literal.ends_with(':'))?;
-            let Named::Call(name) = registry.named(literal.as_bytes())? else { return None };
+            let VirtualKey::Call(name) = registry.named(literal.as_bytes())? else { return None };
             let object = registry.object_name(name.type_id, b"{key}")?;
             Some(format!(
                 "rule {pattern}: has no effect on calls of methods; name the objects, such as {}",
@@ -95,24 +96,24 @@ fn registry(settings: Registered, own: Option<&OwnTypes>) -> Result<Registry, St
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ObjectsDraft {
     has_scripts: bool,
-    pub(crate) dir: Option<Text>,
-    pub(crate) types: Option<Vec<Text>>,
+    pub(crate) dir: Option<TextValue>,
+    pub(crate) types: Option<Vec<TextValue>>,
     pub(crate) prefix: String,
     pub(crate) pinned_bytes: Option<usize>,
-    pub(crate) timezone: Option<Text>,
+    pub(crate) timezone: Option<TextValue>,
     pub(crate) json_flags: u32,
     pub(crate) compat: bool,
     pub(crate) limits: ScriptLimits,
     pub(crate) watch: bool,
-    /// `[objects.TYPE]`.
-    of_types: Vec<OfType>,
+    /// The tables `[objects.TYPE]`.
+    of_types: Vec<TypeTable>,
 }
 
 impl ObjectsDraft {
-    /// Takes a key of types of users' own.
+    /// Sets a key for users' own types.
     ///
     /// # Errors
-    /// The program has no scripts.
+    /// This program has no scripts.
     pub(crate) fn of_own_types(&mut self, set: impl FnOnce(&mut Self)) -> Result<(), String> {
         if !self.has_scripts {
             return Err(format!("is for types of your own; {WITHOUT}"));
@@ -124,7 +125,7 @@ impl ObjectsDraft {
 
 /// `[objects.TYPE]` as it was read.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct OfType {
+pub(crate) struct TypeTable {
     name: String,
     offset: usize,
     pub(crate) evict: Option<Eviction>,
@@ -132,32 +133,32 @@ pub(crate) struct OfType {
     pub(crate) create: Option<Vec<Vec<u8>>>,
 }
 
-/// `[objects]` with the types of its directory: what is left depends on other settings.
+/// `[objects]` with the types of its directory, before other settings are considered.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ObjectsSection {
     offset: usize,
     draft: ObjectsDraft,
     dir: Option<PathBuf>,
-    /// The types are those of a directory that the file does not name, and their tests were not run yet.
+    /// Whether the types are from a directory outside of the file, whose tests were not run yet.
     is_given: bool,
     own: Option<OwnTypes>,
-    /// See [`Objects::seen`].
+    /// The digest of the directory, as in [`Objects::seen`].
     seen: u64,
-    /// With defaults where other settings decide.
+    /// The settings of the registry, with defaults where other settings decide.
     settings: Registered,
 }
 
-/// A directory of types that is named outside of the file.
+/// A directory of types from an option.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum TypesDir<'d> {
-    /// `dir` is not read.
+    /// The directory replaces `dir`, which is not read.
     InPlaceOfDir(&'d Path),
-    /// Only of a file without `dir`.
+    /// The directory is used if the file has no `dir`.
     WithoutDir(&'d Path),
 }
 
 impl<'d> TypesDir<'d> {
-    /// The directory that takes the place of `dir`.
+    /// The directory that replaces `dir`.
     pub(crate) fn in_place_of_dir(self) -> Option<&'d Path> {
         match self {
             Self::InPlaceOfDir(given) => Some(given),
@@ -166,7 +167,7 @@ impl<'d> TypesDir<'d> {
     }
 }
 
-/// A key other than `tags` of a rule for objects of a type.
+/// A rule for objects of a type that has another key than `tags`.
 #[derive(Debug, Clone)]
 pub(crate) struct ObjectRule {
     object_type: String,
@@ -175,7 +176,7 @@ pub(crate) struct ObjectRule {
     pub(crate) problem: String,
 }
 
-/// The table at `offset` of the rule file at `path`. One with problems has defaults where they are.
+/// Reads the table at `offset` of the rule file at `path`. Where it has a problem it gets defaults.
 pub(crate) fn read_objects(
     offset: usize,
     table: &DeTable<'_>,
@@ -189,7 +190,8 @@ pub(crate) fn read_objects(
         if let Some(row) = OBJECTS.iter().map(|key| &key.row).find(|row| row.name == name) {
             read_key(row, key, value, "[objects]", &mut draft, problems);
         } else if let DeValue::Table(own) = value.get_ref() {
-            let mut of_type = OfType { name: name.to_owned(), offset: key.span().start, ..OfType::default() };
+            let mut of_type =
+                TypeTable { name: name.to_owned(), offset: key.span().start, ..TypeTable::default() };
             read_table(OBJECT_TYPE, &format!("[objects.{name}]"), own, &mut of_type, problems);
             draft.of_types.push(of_type);
         } else {
@@ -207,8 +209,8 @@ pub(crate) fn read_objects(
             section.is_given = true;
             section.settings = section.resolve(problems);
         } else {
-            // What is wrong with the directory is said where it is named; what names its types would be wrong for no other
-            // reason.
+            // Problems of the directory are reported for its key. Tables of its types would fail only for the
+            // same reason.
             section.settings.types.clear();
         }
         return section;
@@ -221,7 +223,7 @@ pub(crate) fn read_objects(
         problems.add(dir.offset, format!("[objects]: dir {:?}: {problem}", dir.text));
     };
     if let Err(all) = section.load(path, &dir, types) {
-        // What names its types would be wrong for no other reason.
+        // Tables of its types would fail only for the same reason.
         for problem in &all {
             wrong(problem);
         }
@@ -238,7 +240,8 @@ pub(crate) fn read_objects(
 }
 
 impl ObjectsSection {
-    /// What the registry is made of, with the types of the directory; each is tried alone, so that its problems have its line.
+    /// The settings of the registry, with the types of the directory. Each type is tried alone, so that its
+    /// problems have its line.
     fn resolve(&self, problems: &mut Problems) -> Registered {
         let (draft, own) = (&self.draft, self.own.as_ref());
         let own_types = || own.into_iter().flat_map(|own| own.host.types());
@@ -284,7 +287,7 @@ impl ObjectsSection {
         let of_type = |name: &str| {
             let said = of_host(name).map_or_else(|| TypeSettings::new(name), |one| one.settings.clone());
             let given = draft.of_types.iter().find(|own| own.name == name);
-            given.map_or_else(|| said.clone(), |given| given.over(said.clone()))
+            given.map_or_else(|| said.clone(), |given| given.over_source(said.clone()))
         };
         for own_table in &draft.of_types {
             let name = own_table.name.as_str();
@@ -306,30 +309,33 @@ impl ObjectsSection {
         base
     }
 
-    /// Takes the types of the directory that the file at `path` names so; on an error none.
-    fn load(&mut self, path: &Path, dir: &Text, types: &dyn TypeLoader) -> Result<(), Vec<String>> {
+    /// Loads the types of the directory `dir` of the rule file at `path`.
+    ///
+    /// # Errors
+    /// The mistakes in the sources; no type is loaded.
+    fn load(&mut self, path: &Path, dir: &TextValue, types: &dyn TypeLoader) -> Result<(), Vec<String>> {
         let found = directory(path, Some(dir)).map_err(|problem| vec![problem])?;
-        // First: files that change while they are read are seen to have changed.
+        // The digest is taken first, so that a change while files are read is noticed.
         self.seen = OwnTypes::look(&found);
         self.own = types.load(&found, self.draft.limits)?;
         self.dir = Some(found);
         Ok(())
     }
 
-    /// Whether it names a directory, which is used.
+    /// Whether the table has a directory that is used.
     pub(crate) fn has_dir(&self) -> bool {
         self.dir.is_some() && !self.is_given
     }
 
-    /// What the registry is made of, as far as the file alone says.
+    /// The settings of the registry, as far as the file alone decides.
     pub(crate) fn settings(&self) -> &Registered {
         &self.settings
     }
 }
 
-impl OfType {
-    /// What the source of the type says, where the table says nothing else.
-    fn over(&self, said: TypeSettings) -> TypeSettings {
+impl TypeTable {
+    /// The settings of the source, overridden by those of the table.
+    fn over_source(&self, said: TypeSettings) -> TypeSettings {
         TypeSettings {
             evict: self.evict.unwrap_or(said.evict),
             ttl_s: self.ttl_s.unwrap_or(said.ttl_s),
@@ -343,7 +349,8 @@ fn is_shipped(name: &str) -> bool {
     native::TYPES.iter().any(|one| one.name == name)
 }
 
-/// Whether a type of users' own can be made with this many arguments: its `new` judges them when it is called.
+/// Why `new` of a type cannot be called with these arguments; types of users' own check them when it is
+/// called.
 fn check_create(object_type: &ObjectType, create: &[Vec<u8>]) -> Option<String> {
     let wrong = |problem: &str| Some(format!("[objects.{}]: create: {problem}", object_type.name));
     let Some(new) = object_type.methods.iter().find(|method| method.name == "new") else {
@@ -360,7 +367,7 @@ fn check_create(object_type: &ObjectType, create: &[Vec<u8>]) -> Option<String> 
     })
 }
 
-/// The rules of `tables` whose pattern begins with the name of a type's objects, after `prefix`, and that say more than tags.
+/// The rules in `tables` for objects of a type, after `prefix`, that have other keys than tags.
 pub(crate) fn rules_beyond_tags(
     tables: &[(usize, &DeTable<'_>)],
     prefix: &str,
@@ -372,7 +379,7 @@ pub(crate) fn rules_beyond_tags(
             continue;
         };
         let Some(object) = pattern.strip_prefix(prefix) else { continue };
-        // Whether there is such a type is known later.
+        // Whether this type exists is known later.
         let Some((object_type, _)) = object.split_once("::").filter(|(name, _)| !name.contains([':', '{']))
         else {
             continue;
@@ -395,27 +402,27 @@ pub(crate) fn rules_beyond_tags(
 }
 
 impl ObjectRule {
-    /// Whether it is wrong: its type is switched on.
+    /// Whether the rule is a mistake, since its type is switched on.
     pub(crate) fn is_wrong(&self, settings: &Registered) -> bool {
         settings.types.iter().any(|own| own.name == self.object_type)
     }
 }
 
 impl Settings {
-    /// The objects of a server of these settings under the rule file `file`; None: they are switched off. The directory of
-    /// `--objects` is read.
+    /// The objects of a server with these settings under the rule file `file`; None: they are switched off.
+    /// The directory of `--objects` is read.
     ///
     /// # Errors
-    /// What does not fit the settings; `--objects` names no directory, or one whose sources cannot be used; a rule says more
-    /// of objects than their tags.
+    /// The table does not fit the settings; `--objects` is not a directory, or its sources cannot be used; or
+    /// a rule for objects has other keys than tags.
     pub fn objects_under(&self, file: Option<&RuleFile>) -> Result<Option<Objects>, UsageError> {
         self.objects_of(file, false)
     }
 
-    /// The same, with the sources as they are now; the rule file is not read again.
+    /// The objects with the present sources; the rule file is not read again.
     ///
     /// # Errors
-    /// As [`Settings::objects_under`].
+    /// Those of [`Settings::objects_under`].
     pub fn objects_again(&self, file: Option<&RuleFile>) -> Result<Option<Objects>, UsageError> {
         self.objects_of(file, true)
     }
@@ -460,7 +467,10 @@ impl Settings {
 }
 
 impl ObjectsSection {
-    /// With the types of this directory, which is named by `label`.
+    /// Adds the types of a directory; `label` names it in messages.
+    ///
+    /// # Errors
+    /// The sources cannot be used.
     fn with_dir(mut self, given: &Path, label: &str, types: &dyn TypeLoader) -> Result<Self, UsageError> {
         let wrong = |problems: Vec<String>| wrong_dir(label, given, &problems);
         self.load(Path::new(""), &given_text(given), types).map_err(wrong)?;
@@ -474,23 +484,27 @@ impl ObjectsSection {
     }
 
     /// Runs the tests of the types.
+    ///
+    /// # Errors
+    /// A line for each test that fails.
     fn test(&self) -> Result<(), Vec<String>> {
         self.own.as_ref().map_or(Ok(()), |own| own.tests.run(&self.settings))
     }
 }
 
-/// A directory as a rule file would name it.
-fn given_text(given: &Path) -> Text {
-    Text { text: given.to_string_lossy().into_owned(), offset: 0 }
+/// A directory in the form of a rule file's value.
+fn given_text(given: &Path) -> TextValue {
+    TextValue { text: given.to_string_lossy().into_owned(), offset: 0 }
 }
 
-/// What is wrong with a directory that is named by `label`.
+/// The error of a directory; `label` names it.
 fn wrong_dir(label: &str, given: &Path, problems: &[String]) -> UsageError {
     let line = |problem: &String| format!("{label}{}: {problem}", given.display());
     UsageError::new(problems.iter().map(line).collect::<Vec<_>>().join("\n"))
 }
 
-/// Control keys are recognised before names of calls: neither may look like the other.
+/// Checks that control keys and names of calls cannot be mistaken for each other: control keys are recognised
+/// first.
 fn check_control(settings: &Registered, control: &str) -> Result<(), UsageError> {
     let prefix = String::from_utf8_lossy(&settings.prefix);
     let is_like = |name: &str| name.starts_with(control) || control.starts_with(name);

@@ -1,47 +1,47 @@
-//! `cattlegrid objects`: its words.
+//! The command line of `cattlegrid objects`.
 
 use std::path::PathBuf;
 
 use crate::command_line::Command;
 use crate::error::UsageError;
-use crate::help::Topic;
+use crate::help::HelpTopic;
 use crate::moment::{parse_moment, parse_step};
-use crate::problems::meant;
+use crate::problems::most_similar;
 
-/// What `cattlegrid objects` is asked for.
+/// A parsed command of `cattlegrid objects`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ObjectsCommand {
     /// `list [TYPE]`: show types and their methods.
     List {
-        /// Among these.
-        types: WhichTypes,
-        /// Only this type.
+        /// The types to choose from.
+        types: TypeSelection,
+        /// The only type to show; None: all.
         name: Option<String>,
     },
-    /// `call [--at TIME] NAME...`: make calls on objects of its own.
+    /// `call [--at TIME] NAME...`: call methods on objects in memory.
     Call {
-        /// Of these.
-        types: WhichTypes,
-        /// The time at the beginning, Unix time in milliseconds; None: now.
+        /// The types whose methods can be called.
+        types: TypeSelection,
+        /// The time of the first call, Unix time in milliseconds; None: now.
         at_ms: Option<u64>,
-        /// What to do, in order; at least one call.
+        /// The steps in order, with at least one call.
         steps: Vec<CallStep>,
     },
-    /// `test PATH...`: run transcripts, and tests of types of users' own.
+    /// `test PATH...`: run transcripts, and tests of users' own types.
     Test {
         /// Transcripts, files of tests, and directories of both; at least one.
         paths: Vec<PathBuf>,
     },
-    /// `lint PATH...`: check sources of types of users' own.
+    /// `lint PATH...`: check the sources of users' own types.
     Lint {
         /// Sources and directories of them; at least one.
         paths: Vec<PathBuf>,
     },
-    /// `bench [--count N] NAME...`: time calls on objects of its own.
+    /// `bench [--count N] NAME...`: measure the time of calls on objects in memory.
     Bench {
-        /// Of these.
-        types: WhichTypes,
-        /// How often each call is made, 1 to 1,000,000.
+        /// The types whose methods can be called.
+        types: TypeSelection,
+        /// The number of calls of each name, 1 to 1,000,000.
         count: usize,
         /// Names of calls; at least one.
         names: Vec<String>,
@@ -50,36 +50,36 @@ pub enum ObjectsCommand {
 
 /// The types that are switched on for a subcommand.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum WhichTypes {
-    /// Those of the program.
+pub enum TypeSelection {
+    /// The types of the program.
     #[default]
     Shipped,
-    /// Those of this rule file.
+    /// The types of this rule file.
     Config(PathBuf),
-    /// Those of the program, and of users' own those in this directory.
+    /// The types of the program, and users' own types in this directory.
     Dir(PathBuf),
 }
 
 /// A step of `cattlegrid objects call`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallStep {
-    /// A call by its name.
+    /// A call, by its name.
     Call(String),
-    /// `+TIME`: the clock moves by this many milliseconds.
+    /// `+TIME`: the clock advances by this many milliseconds.
     Wait(u64),
 }
 
 const FORMS: &str = "objects takes list [TYPE], call [--at TIME] NAME..., test PATH..., lint PATH..., or \
                      bench [--count N] NAME...; list, call and bench take DIR, --objects DIR or --config FILE";
 
-/// Reads what follows `objects`.
+/// Parses the words after `objects`.
 pub(crate) fn parse_objects(words: &[String]) -> Result<Command, UsageError> {
     let help = |word: &String| matches!(word.as_str(), "-h" | "--help");
     let Some((first, words)) = words.split_first() else {
         return Err(UsageError::new(format!("objects: needs to know what to do; {FORMS}")));
     };
     if help(first) || words.iter().any(help) {
-        return Ok(Command::Help(Topic::Objects));
+        return Ok(Command::Help(HelpTopic::Objects));
     }
     match first.as_str() {
         "list" => parse_list(words),
@@ -90,7 +90,7 @@ pub(crate) fn parse_objects(words: &[String]) -> Result<Command, UsageError> {
         "lint" => Ok(ObjectsCommand::Lint { paths: parse_paths("lint", "a directory or a source", words)? }),
         "bench" => parse_bench(words),
         other => {
-            let near = meant(other, ["list", "call", "test", "lint", "bench"].into_iter());
+            let near = most_similar(other, ["list", "call", "test", "lint", "bench"].into_iter());
             let near = near.map_or_else(String::new, |near| format!("did you mean {near}? "));
             Err(UsageError::new(format!("objects {other}: unknown; {near}{FORMS}")))
         }
@@ -98,39 +98,43 @@ pub(crate) fn parse_objects(words: &[String]) -> Result<Command, UsageError> {
     .map(Command::Objects)
 }
 
-/// The words of a subcommand, of which each is taken as what it says.
-struct Words<'w> {
+/// The words of a subcommand, from which options and types are taken.
+struct SubcommandWords<'w> {
     subcommand: &'static str,
-    /// Its own options, as messages name them.
+    /// The subcommand's own options, for messages.
     options: &'static str,
     left: std::slice::Iter<'w, String>,
-    types: WhichTypes,
+    types: TypeSelection,
 }
 
-/// What a word is.
-enum Word<'w> {
+/// A word after the types are taken out.
+enum Argument<'w> {
     /// An option of the subcommand's own, such as `--at`, with its value.
     Option(&'w str, String),
-    /// Anything else.
+    /// Any other word.
     Plain(&'w str),
 }
 
-impl<'w> Words<'w> {
+impl<'w> SubcommandWords<'w> {
     fn new(subcommand: &'static str, options: &'static str, words: &'w [String]) -> Self {
-        Self { subcommand, options, left: words.iter(), types: WhichTypes::Shipped }
+        Self { subcommand, options, left: words.iter(), types: TypeSelection::Shipped }
     }
 
-    /// The next word that does not say which types. `own`: the subcommand's own option, and what its value is.
-    fn next(&mut self, own: Option<(&str, &str)>) -> Result<Option<Word<'w>>, UsageError> {
+    /// The next word that does not select types. `own`: the subcommand's own option, and a description of its
+    /// value.
+    ///
+    /// # Errors
+    /// A value is missing, or the types are given twice.
+    fn next(&mut self, own: Option<(&str, &str)>) -> Result<Option<Argument<'w>>, UsageError> {
         let subcommand = self.subcommand;
         while let Some(word) = self.left.next() {
             if !word.starts_with('-') {
-                // The name of a call has a colon, a step begins with +, and a type has no slash.
+                // A call has a colon in its name, a step begins with +, and a type has no slash.
                 let is_dir = !word.contains(':') && (word.contains('/') || word == "." || word == "..");
                 if !is_dir || word.starts_with('+') {
-                    return Ok(Some(Word::Plain(word)));
+                    return Ok(Some(Argument::Plain(word)));
                 }
-                self.choose(WhichTypes::Dir(PathBuf::from(word)), word)?;
+                self.choose(TypeSelection::Dir(PathBuf::from(word)), word)?;
                 continue;
             }
             let (name, attached) = match word.split_once('=') {
@@ -145,15 +149,15 @@ impl<'w> Words<'w> {
             match (name, own) {
                 ("--config", _) => {
                     let file = value("a rule file")?;
-                    self.choose(WhichTypes::Config(PathBuf::from(file)), word)?;
+                    self.choose(TypeSelection::Config(PathBuf::from(file)), word)?;
                 }
                 ("--objects", _) => {
                     let dir = value("a directory")?;
-                    self.choose(WhichTypes::Dir(PathBuf::from(dir)), word)?;
+                    self.choose(TypeSelection::Dir(PathBuf::from(dir)), word)?;
                 }
                 (name, Some((own, what))) if name == own => {
                     let value = value(what)?;
-                    return Ok(Some(Word::Option(name, value)));
+                    return Ok(Some(Argument::Option(name, value)));
                 }
                 _ => {
                     let options = self.options;
@@ -166,8 +170,8 @@ impl<'w> Words<'w> {
         Ok(None)
     }
 
-    fn choose(&mut self, types: WhichTypes, word: &str) -> Result<(), UsageError> {
-        if self.types != WhichTypes::Shipped {
+    fn choose(&mut self, types: TypeSelection, word: &str) -> Result<(), UsageError> {
+        if self.types != TypeSelection::Shipped {
             let subcommand = self.subcommand;
             return Err(UsageError::new(format!(
                 "objects {subcommand} {word}: unexpected; it takes one directory or rule file"
@@ -178,7 +182,7 @@ impl<'w> Words<'w> {
     }
 }
 
-/// Neither the name of a call, which has a colon, nor a directory as it must be written.
+/// Whether a word may be a directory that lacks its slash: it is not a call, which has a colon.
 fn is_dir_without_slash(word: &str) -> bool {
     !word.contains(':') && std::path::Path::new(word).is_dir()
 }
@@ -188,16 +192,16 @@ fn no_slash(subcommand: &str, word: &str) -> UsageError {
 }
 
 fn parse_list(words: &[String]) -> Result<ObjectsCommand, UsageError> {
-    let mut words = Words::new("list", "--config <file> and --objects <dir>", words);
+    let mut words = SubcommandWords::new("list", "--config <file> and --objects <dir>", words);
     let mut name = None;
     while let Some(word) = words.next(None)? {
         match word {
-            Word::Plain(word) if name.is_none() => name = Some(word),
-            // The first may have been meant as the directory.
-            Word::Plain(_) if name.is_some_and(is_dir_without_slash) => {
+            Argument::Plain(word) if name.is_none() => name = Some(word),
+            // The first word may be meant as the directory.
+            Argument::Plain(_) if name.is_some_and(is_dir_without_slash) => {
                 return Err(no_slash("list", name.unwrap_or_default()));
             }
-            Word::Plain(word) | Word::Option(word, _) => {
+            Argument::Plain(word) | Argument::Option(word, _) => {
                 return Err(UsageError::new(format!("objects list {word}: unexpected; it takes one type")));
             }
         }
@@ -206,15 +210,15 @@ fn parse_list(words: &[String]) -> Result<ObjectsCommand, UsageError> {
 }
 
 fn parse_call(words: &[String]) -> Result<ObjectsCommand, UsageError> {
-    let mut words = Words::new("call", "--config <file>, --objects <dir> and --at <time>", words);
+    let mut words = SubcommandWords::new("call", "--config <file>, --objects <dir> and --at <time>", words);
     let (mut at_ms, mut steps) = (None, Vec::new());
     while let Some(word) = words.next(Some(("--at", "a time")))? {
         match word {
-            Word::Option(name, text) => {
+            Argument::Option(name, text) => {
                 let wrong = |problem| UsageError::new(format!("objects call {name} {text}: {problem}"));
                 at_ms = Some(parse_moment(&text).map_err(wrong)?);
             }
-            Word::Plain(word) => {
+            Argument::Plain(word) => {
                 let wrong = |problem: String| UsageError::new(format!("objects call {word}: {problem}"));
                 steps.push(match word.strip_prefix('+') {
                     Some(step) => CallStep::Wait(parse_step(step).map_err(wrong)?),
@@ -231,18 +235,19 @@ fn parse_call(words: &[String]) -> Result<ObjectsCommand, UsageError> {
 }
 
 fn parse_bench(words: &[String]) -> Result<ObjectsCommand, UsageError> {
-    let mut words = Words::new("bench", "--config <file>, --objects <dir> and --count <num>", words);
+    let mut words =
+        SubcommandWords::new("bench", "--config <file>, --objects <dir> and --count <num>", words);
     let (mut count, mut names) = (COUNT, Vec::new());
     while let Some(word) = words.next(Some(("--count", "a number of calls")))? {
         match word {
-            Word::Option(name, text) => {
+            Argument::Option(name, text) => {
                 let read = text.parse().ok().filter(|count| (1..=COUNT_MAX).contains(count));
                 count = read.ok_or_else(|| {
                     UsageError::new(format!("objects bench {name} {text}: must be 1 to {COUNT_MAX}"))
                 })?;
             }
-            Word::Plain(word) if is_dir_without_slash(word) => return Err(no_slash("bench", word)),
-            Word::Plain(word) => names.push(word.to_owned()),
+            Argument::Plain(word) if is_dir_without_slash(word) => return Err(no_slash("bench", word)),
+            Argument::Plain(word) => names.push(word.to_owned()),
         }
     }
     if names.is_empty() {
@@ -265,9 +270,9 @@ fn parse_paths(subcommand: &str, what: &str, words: &[String]) -> Result<Vec<Pat
     Ok(words.iter().map(PathBuf::from).collect())
 }
 
-/// Calls of each name that `bench` makes.
+/// The default number of calls of each name by `bench`.
 const COUNT: usize = 10_000;
-/// Most of them: each is timed.
+/// The largest number, since each call is timed.
 const COUNT_MAX: usize = 1_000_000;
 
 #[cfg(test)]
@@ -287,19 +292,20 @@ mod tests {
     fn words_are_read() {
         let list =
             |types, name: Option<&str>| Ok(ObjectsCommand::List { types, name: name.map(str::to_owned) });
-        assert_eq!(parse("objects list"), list(WhichTypes::Shipped, None));
-        assert_eq!(parse("objects list quota"), list(WhichTypes::Shipped, Some("quota")));
-        let own = || WhichTypes::Dir("own".into());
+        assert_eq!(parse("objects list"), list(TypeSelection::Shipped, None));
+        assert_eq!(parse("objects list quota"), list(TypeSelection::Shipped, Some("quota")));
+        let own = || TypeSelection::Dir("own".into());
         for line in ["list --objects own quota", "list quota --objects=own"] {
             assert_eq!(parse(&format!("objects {line}")), list(own(), Some("quota")), "{line}");
         }
         for dir in ["own/", "./own", "/own", ".", ".."] {
             let words = format!("objects list {dir}");
-            assert_eq!(parse(&words), list(WhichTypes::Dir(dir.into()), None), "{dir}");
+            assert_eq!(parse(&words), list(TypeSelection::Dir(dir.into()), None), "{dir}");
         }
         let steps =
             vec![CallStep::Call("a:b:c=d".into()), CallStep::Wait(90_000), CallStep::Call("a:b:+c".into())];
-        let call = ObjectsCommand::Call { types: WhichTypes::Config("f".into()), at_ms: Some(5_000), steps };
+        let call =
+            ObjectsCommand::Call { types: TypeSelection::Config("f".into()), at_ms: Some(5_000), steps };
         for line in [
             "objects call --config f --at 5 a:b:c=d +90s a:b:+c",
             "objects call a:b:c=d +90s --config=f a:b:+c --at=1970-01-01T00:00:05Z",
@@ -307,15 +313,15 @@ mod tests {
             assert_eq!(parse(line), Ok(call.clone()), "{line}");
         }
         let steps = vec![CallStep::Call("a:b:c/d".into()), CallStep::Wait(1_000)];
-        let call = ObjectsCommand::Call { types: WhichTypes::Dir("./own".into()), at_ms: None, steps };
+        let call = ObjectsCommand::Call { types: TypeSelection::Dir("./own".into()), at_ms: None, steps };
         assert_eq!(parse("objects call ./own a:b:c/d +1s"), Ok(call));
         let paths = || vec!["a".into(), "b".into()];
         assert_eq!(parse("objects test a b"), Ok(ObjectsCommand::Test { paths: paths() }));
         assert_eq!(parse("objects lint a b"), Ok(ObjectsCommand::Lint { paths: paths() }));
         for (words, types, count) in [
-            ("a:b:c", WhichTypes::Shipped, 10_000),
-            ("own/ a:b:c --count 1", WhichTypes::Dir("own/".into()), 1),
-            ("--config f a:b:c --count=1000000", WhichTypes::Config("f".into()), 1_000_000),
+            ("a:b:c", TypeSelection::Shipped, 10_000),
+            ("own/ a:b:c --count 1", TypeSelection::Dir("own/".into()), 1),
+            ("--config f a:b:c --count=1000000", TypeSelection::Config("f".into()), 1_000_000),
         ] {
             let names = vec!["a:b:c".to_owned()];
             let bench = ObjectsCommand::Bench { types, count, names };

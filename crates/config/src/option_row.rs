@@ -1,25 +1,25 @@
-//! Rows of the table of options: how an option is written, and the kinds of values that most of them take.
+//! Rows of the table of options: the written forms of an option, and the most common kinds of values.
 
 use crate::settings::Settings;
-use crate::table::Row;
-use crate::value::Kind;
+use crate::table::TableRow;
+use crate::value::ValueKind;
 
 /// One option.
-pub(crate) type OptionRow = Row<Name, Settings>;
+pub(crate) type OptionRow = TableRow<OptionName, Settings>;
 
-/// How an option is written.
+/// The written form of an option.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Name {
+pub(crate) enum OptionName {
     /// `-p`, `--port`, or both.
     Switch { short: Option<char>, long: Option<&'static str> },
     /// `-o name`.
     Extended(&'static str),
-    /// Every `-o` name that starts so.
+    /// Every `-o` name with this prefix.
     Family(&'static str),
 }
 
-impl Name {
-    /// As messages name it.
+impl OptionName {
+    /// The option's name in messages.
     pub(crate) fn shown(self) -> String {
         match self {
             Self::Switch { long: Some(long), .. } => format!("--{long}"),
@@ -31,19 +31,19 @@ impl Name {
     }
 }
 
-/// Upper end of numbers that memcached keeps in a C `int`.
+/// The upper end of numbers that memcached keeps in a C `int`.
 pub(crate) const INT: i64 = i32::MAX as i64;
 
-pub(crate) const fn both(short: char, long: &'static str) -> Name {
-    Name::Switch { short: Some(short), long: Some(long) }
+pub(crate) const fn both(short: char, long: &'static str) -> OptionName {
+    OptionName::Switch { short: Some(short), long: Some(long) }
 }
 
-pub(crate) const fn number(unit: &'static str, min: i64, max: i64) -> Kind {
-    Kind::Number { unit, min, max }
+pub(crate) const fn number(unit: &'static str, min: i64, max: i64) -> ValueKind {
+    ValueKind::Number { unit, min, max }
 }
 
-pub(crate) const fn text(what: &'static str) -> Kind {
-    Kind::Text { what, max: usize::MAX }
+pub(crate) const fn text(what: &'static str) -> ValueKind {
+    ValueKind::Text { what, max: usize::MAX }
 }
 
 /// Why options of slabs have no effect.

@@ -1,12 +1,14 @@
-//! A file of options, as Debian's memcached has one in `/etc/memcached.conf`: there a wrapper makes a command line of it, and this
-//! reads it as that does.
+//! A file of options, like Debian's `/etc/memcached.conf` for memcached. There a wrapper makes a command line
+//! of it; this module reads it in the same way.
 //!
 //! * `#` begins a comment, unless a backslash stands before it.
-//! * A line has options as on the command line, usually one. Quotes and backslashes are those of a shell.
-//! * A line that begins with `-d` or `-h` is left out: who reads such a file starts the server and keeps it in the foreground.
+//! * A line has options in the form of the command line, usually one. Quotes and backslashes are those of a
+//!   shell.
+//! * A line that begins with `-d` or `-h` is left out, since the service that uses such a file keeps the
+//!   server in the foreground.
 //! * A line that does not begin with `-` and has several words is left out: `logfile /var/log/memcached.log`.
 //!
-//! What only a shell could read (`$NAME`, `|`, …) is an error here.
+//! Text that only a shell could expand (`$NAME`, `|`, …) is an error here.
 
 use std::path::Path;
 
@@ -19,18 +21,22 @@ const BYTES_MAX: usize = 1 << 20;
 /// The words of an options file.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct OptionsFile {
-    /// As if they were on the command line.
+    /// The words in the form of the command line.
     pub(crate) words: Vec<String>,
-    /// The line of each, from 1.
+    /// The line of each word, from 1.
     lines: Vec<usize>,
-    /// As messages name the file.
+    /// The name of the file in messages.
     name: String,
-    /// Lines that were left out although they look as if they were meant.
+    /// Lines that were left out although they look like options.
     pub(crate) notices: Vec<String>,
 }
 
 impl OptionsFile {
-    /// Reads the file of `--options-file`; one whose name begins with `-` may be missing, and is empty then.
+    /// Reads the file of `--options-file`. If `given` begins with `-`, the file may be missing, and counts as
+    /// empty then.
+    ///
+    /// # Errors
+    /// The file cannot be read, or has a malformed line.
     pub(crate) fn read(given: &str) -> Result<Self, UsageError> {
         let (path, may_lack) = match given.strip_prefix('-') {
             Some(path) => (path, true),
@@ -80,7 +86,7 @@ impl OptionsFile {
         UsageError::new(format!("{}:{line}: {error}", self.name))
     }
 
-    /// What is said where neither it nor the command line names an address.
+    /// The notice that neither this file nor the command line has an address to listen on.
     pub(crate) fn no_address(&self) -> Option<String> {
         let name = &self.name;
         (!name.is_empty()).then(|| {
@@ -88,7 +94,8 @@ impl OptionsFile {
         })
     }
 
-    /// The line that a file which says otherwise now deserves; `given` names it as [`Self::read`] takes it. What cannot be read is said too.
+    /// The log line about a changed file, which needs a restart, or about a file that cannot be read.
+    /// `given`: its name, as for [`Self::read`].
     pub(crate) fn needs_restart(&self, given: &str) -> Option<String> {
         match Self::read(given) {
             Ok(newer) if newer.words == self.words => None,
@@ -106,7 +113,8 @@ impl OptionsFile {
     }
 }
 
-/// The line without its comments: each goes from a `#` to the next one, and a `#` behind a backslash begins none.
+/// The line without its comments. A comment goes from a `#` to the next one; a `#` after a backslash begins
+/// none.
 fn without_comment(line: &str) -> String {
     let mut kept = String::with_capacity(line.len());
     let (mut before, mut in_comment) = (None, false);
@@ -122,7 +130,10 @@ fn without_comment(line: &str) -> String {
     kept
 }
 
-/// The words of a line, as a shell divides it.
+/// The words of a line, split as by a shell.
+///
+/// # Errors
+/// The line has an unclosed quote, or text that only a shell could expand.
 fn words(line: &str) -> Result<Vec<String>, String> {
     let needs_shell =
         |c: char| format!("{c}: no shell reads this file; put it in single quotes if it is meant");

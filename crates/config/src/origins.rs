@@ -1,20 +1,20 @@
-//! Where each parameter of a rule or a loader comes from, for `check --key`: a line of the file, the default, or what it follows
-//! from.
+//! The origin of each parameter of a rule or a loader, for `check --key`: a line of the file, the default, or
+//! the keys from which it is derived.
 
 use std::fmt::Write as _;
 
 use cattlegrid_engine::rules::Rule;
 
-use crate::keys::{self, Key};
+use crate::keys::{self, TableKey};
 use crate::loader::LoaderSettings;
 use crate::places::TableLines;
 
-/// The rule's parameters that are in force, a line each.
+/// Appends the rule's parameters in force, a line each.
 pub(crate) fn of_rule(text: &mut String, rule: &Rule, lines: &TableLines) {
     write(text, keys::RULE, rule, lines, |name| follows(name, rule, lines));
 }
 
-/// The loader's.
+/// Appends the loader's parameters in force, a line each.
 pub(crate) fn of_loader(text: &mut String, loader: &LoaderSettings, lines: &TableLines) {
     let follows = |name: &str| (name == "load" && loader.mode.takes_one()).then_some("follows from mode");
     write(text, keys::LOADER, loader, lines, follows);
@@ -22,14 +22,14 @@ pub(crate) fn of_loader(text: &mut String, loader: &LoaderSettings, lines: &Tabl
 
 fn write<D, S>(
     text: &mut String,
-    keys: &[Key<D, S>],
+    keys: &[TableKey<D, S>],
     shown: &S,
     lines: &TableLines,
     follows: impl Fn(&str) -> Option<&'static str>,
 ) {
     for key in keys {
         let name = key.row.name;
-        // The pattern is there already.
+        // The pattern is shown already.
         let Some(value) = (key.show)(shown).filter(|_| name != "match") else { continue };
         let origin = match (lines.of_key(name), follows(name)) {
             (Some(line), _) => format!("line {line}"),
@@ -41,7 +41,7 @@ fn write<D, S>(
     }
 }
 
-/// What a key that the rule does not name follows from.
+/// The keys from which the value of an absent key is derived.
 fn follows(name: &str, rule: &Rule, lines: &TableLines) -> Option<&'static str> {
     let policy = &rule.policy;
     let named = |name: &str| lines.of_key(name).is_some();

@@ -1,10 +1,11 @@
-//! Types of objects of users' own: what loads and runs their sources is given by the caller.
+//! Users' own types of objects. The caller supplies the code that loads and runs their sources.
 //!
-//! Nothing here knows a language: a [`TypeLoader`] makes of a directory what the registry needs of its types, or says what is
-//! wrong with it. [`NoScripts`] is that of a program without scripts, for which a directory that has any is an error.
+//! This module is independent of the language. A [`TypeLoader`] turns a directory into the types for the
+//! registry, or reports mistakes. [`NoScripts`] is the loader of a program without scripts, for which a
+//! directory with scripts is an error.
 //!
 //! # Invariants
-//! * Types are all that a directory has, as their sources were at one moment, or none.
+//! * The types of a directory are complete, and from one moment; otherwise there are none.
 
 use std::fmt::Debug;
 use std::fs::Metadata;
@@ -16,37 +17,37 @@ use std::time::Duration;
 
 use cattlegrid_objects::{Host, Settings as Registered};
 
-/// Loads types of objects of users' own.
+/// Loads users' own types of objects.
 pub trait TypeLoader: Debug + Sync {
-    /// The types of the directory `dir`, without their tests; None: it has no sources.
+    /// The types in the directory `dir`, before their tests are run; None: it has no sources.
     ///
     /// # Errors
-    /// What is wrong with the sources: a line for each.
+    /// A line for each mistake in the sources.
     fn load(&self, dir: &Path, limits: ScriptLimits) -> Result<Option<OwnTypes>, Vec<String>>;
 
-    /// Whether there can be types of users' own. Keys of a rule file that are for them are refused otherwise.
+    /// Whether this program supports users' own types. Otherwise keys of a rule file for them are refused.
     fn has_scripts(&self) -> bool {
         true
     }
 }
 
-/// Tests of types of users' own.
+/// The tests of users' own types.
 pub trait TypeTests: Debug + Send + Sync {
-    /// Runs them under these settings.
+    /// Runs the tests under these settings.
     ///
     /// # Errors
     /// A line for each test that fails.
     fn run(&self, settings: &Registered) -> Result<(), Vec<String>>;
 }
 
-/// What methods of users' own types may take.
+/// Limits of the methods of users' own types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScriptLimits {
-    /// Time of a call; 1 ms to 1 s.
+    /// The longest processor time of a call; 1 ms to 1 s.
     pub time: Duration,
-    /// Memory of a call, in bytes; 1 MiB to 1 GiB.
+    /// The most memory of a call, in bytes; 1 MiB to 1 GiB.
     pub memory_bytes: usize,
-    /// Largest state of an object, in bytes; 1 KiB to 1 MiB.
+    /// The largest state of an object, in bytes; 1 KiB to 1 MiB.
     pub state_max: usize,
 }
 
@@ -59,17 +60,17 @@ impl Default for ScriptLimits {
 /// The types of a directory, checked and ready to be called.
 #[derive(Debug, Clone)]
 pub struct OwnTypes {
-    /// Runs the types.
+    /// The host that runs the types.
     pub host: Arc<dyn Host>,
     /// The names of the libraries, as sources require them.
     pub libraries: Vec<String>,
-    /// A line for each thing that is probably a mistake.
+    /// Warnings, a line each.
     pub warnings: Vec<String>,
     /// The tests of the directory.
     pub tests: Arc<dyn TypeTests>,
 }
 
-/// What runs alike is the same.
+/// Types with the same digest are equal, since they run alike.
 impl PartialEq for OwnTypes {
     fn eq(&self, other: &Self) -> bool {
         self.host.digest() == other.host.digest()
@@ -79,13 +80,13 @@ impl PartialEq for OwnTypes {
 impl Eq for OwnTypes {}
 
 impl OwnTypes {
-    /// The types' names.
+    /// The names of the types.
     pub fn names(&self) -> Vec<&'static str> {
         self.host.types().iter().map(|one| one.object_type.name).collect()
     }
 
-    /// Another number when a source of `dir` has changed, by names, sizes and times. Reads the directory and its
-    /// subdirectories, up to `LOOKED_AT_MAX` entries.
+    /// A digest of the names, sizes and times of the files in `dir` and its subdirectories, up to
+    /// `LOOKED_AT_MAX` entries. It changes with the sources.
     pub fn look(dir: &Path) -> u64 {
         let mut files = Vec::new();
         let mut left = LOOKED_AT_MAX;
@@ -97,7 +98,7 @@ impl OwnTypes {
     }
 }
 
-/// Of a program without scripts: a directory that has any is refused.
+/// The loader of a program without scripts, which refuses a directory with scripts.
 #[derive(Debug, Clone, Copy)]
 pub struct NoScripts;
 
@@ -119,15 +120,15 @@ impl TypeLoader for NoScripts {
     }
 }
 
-/// Why types of users' own cannot be used.
+/// Why this program cannot use users' own types.
 pub(crate) const WITHOUT: &str =
     "this server was built without scripts (cargo feature `scripts`); leave it out";
-/// Entries of a directory of which changes are noticed.
+/// The most entries of a directory that are checked for changes.
 const LOOKED_AT_MAX: usize = 1000;
-/// Directories in directories.
+/// The most levels of directories.
 const DEPTH_MAX: usize = 8;
 
-/// A file: its path, size, the times of the last changes of its data and of its inode.
+/// The state of a file: path, size, the times of the last changes of its data and of its inode.
 type FileStamp = (PathBuf, u64, [i64; 4], u64);
 
 fn list(dir: &Path, depth: usize, left: &mut usize, files: &mut Vec<FileStamp>) {
@@ -138,7 +139,8 @@ fn list(dir: &Path, depth: usize, left: &mut usize, files: &mut Vec<FileStamp>) 
             return;
         }
         *left -= 1;
-        // As they are read: links to files are followed, and names that begin with a dot are left alone.
+        // The same entries as when sources are read: links to files are followed, and names that begin with a
+        // dot are skipped.
         if entry.file_name().as_encoded_bytes().starts_with(b".") {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Where the tables of a rule file and their keys are: the lines that `check --key` names.
+//! The lines of a rule file's tables and keys, for `check --key`.
 
 use std::collections::BTreeMap;
 
@@ -6,23 +6,23 @@ use toml::de::{DeTable, DeValue};
 
 /// The lines of a rule file's rules and loaders.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Places {
-    /// By the rule's place in the file.
+pub(crate) struct TableLocations {
+    /// The rules, by their position in the file.
     rules: Vec<TableLines>,
-    /// By name.
+    /// The loaders, by name.
     loaders: BTreeMap<String, TableLines>,
 }
 
 /// The lines of a table, from 1.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TableLines {
-    /// Where it begins.
+    /// The line at which the table begins.
     pub(crate) table: usize,
     keys: BTreeMap<String, usize>,
 }
 
-impl Places {
-    /// Of the tables of `[[rule]]` and of `[loader]`, in a file with this text.
+impl TableLocations {
+    /// Finds the lines of the tables `[[rule]]` and `[loader]` in `text`.
     pub(crate) fn of(rules: &[(usize, &DeTable<'_>)], loaders: Option<&DeValue<'_>>, text: &str) -> Self {
         let ends: Vec<usize> = memchr::memchr_iter(b'\n', text.as_bytes()).collect();
         let line = |offset: usize| ends.partition_point(|end| *end < offset) + 1;
@@ -44,7 +44,7 @@ impl Places {
         }
     }
 
-    /// Of the rule with this number.
+    /// The lines of the rule with this number.
     pub(crate) fn rule(&self, number: u32) -> Option<&TableLines> {
         self.rules.get(number as usize - 1)
     }

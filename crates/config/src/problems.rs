@@ -1,8 +1,8 @@
-//! What is wrong with a rule file.
+//! The mistakes in a rule file.
 
 use std::path::Path;
 
-/// Problems and where they are, in any order.
+/// Mistakes and their offsets, in any order.
 #[derive(Debug, Default)]
 pub(crate) struct Problems(Vec<(usize, String)>);
 
@@ -11,7 +11,7 @@ impl Problems {
         self.0.push((offset, problem.into()));
     }
 
-    /// A key or table that is not one of `known`; `label` is how messages name the table where it stands.
+    /// Reports a key or table that is not one of `known`; `label` names the enclosing table in messages.
     pub(crate) fn unknown<'k>(
         &mut self,
         offset: usize,
@@ -31,12 +31,12 @@ impl Problems {
         self.0.len()
     }
 
-    /// What is wrong, without the places.
+    /// The texts of the mistakes, without places.
     pub(crate) fn texts(self) -> Vec<String> {
         self.0.into_iter().map(|(_, problem)| problem).collect()
     }
 
-    /// A line each, in the order of the file, whose text is `text`.
+    /// The mistakes, a line each, in the order of the file, whose text is `text`.
     pub(crate) fn lines(mut self, path: &Path, text: &str) -> Vec<String> {
         self.0.sort();
         let (mut line, mut counted) = (1, 0);
@@ -52,7 +52,7 @@ impl Problems {
     }
 }
 
-/// A message in one line: it can quote what the file has escapes for.
+/// A message in one line, since it may quote escaped characters of the file.
 fn one_line(problem: &str) -> String {
     let mut line = String::with_capacity(problem.len());
     for c in problem.chars() {
@@ -74,19 +74,19 @@ pub(crate) fn newlines(text: &[u8]) -> usize {
     memchr::memchr_iter(b'\n', text).count()
 }
 
-/// The name that was probably meant, or all there are.
+/// A hint after an unknown name: the most similar name, or all names.
 pub fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> String {
     let known: Vec<&str> = known.collect();
-    match meant(name, known.iter().copied()) {
+    match most_similar(name, known.iter().copied()) {
         Some(best) => format!("did you mean {best}?"),
         None => format!("there are {}", known.join(", ")),
     }
 }
 
-/// The name that was probably meant.
-pub(crate) fn meant<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
+/// The most similar name, if one is similar enough.
+pub(crate) fn most_similar<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
     let similarity = |other: &str| strsim::jaro_winkler(name, other);
     let best = known.max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
-    // Names that share a beginning are near; below this they have little in common.
+    // Similar names share a beginning; below this value they have little in common.
     best.filter(|best| similarity(best) >= 0.75)
 }

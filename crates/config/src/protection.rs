@@ -1,40 +1,40 @@
-//! What `[server]` says of rules and control keys.
+//! The keys of `[server]` for rules and control keys.
 
 use cattlegrid_tags::{PrefixError, Prefixes};
 
 use crate::problems::Problems;
-use crate::value::Text;
+use crate::value::TextValue;
 
-/// What control keys begin with by default.
+/// The default beginning of control keys.
 const CONTROL: &str = "@";
 
-/// Memory and limits of rules and control keys, with the defaults of what `[server]` leaves out.
+/// Memory and limits of rules and control keys, with the defaults of keys that `[server]` lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Protection {
-    /// What control keys begin with; empty: there are none.
+    /// The beginning of control keys; empty: there are no control keys.
     pub control: String,
-    /// What clients put before every key.
+    /// The prefixes that clients put before each key.
     pub prefixes: Prefixes,
     /// This server's name among the nodes of its fleet; None: host name and port.
     pub node: Option<String>,
-    /// Memory for the numbers of tags, in bytes; a part of the memory limit, as the next two.
+    /// Memory for the numbers of tags, in bytes; a part of the memory limit, as are the next two.
     pub tag_bytes: usize,
     /// Memory for open misses, in bytes.
     pub ledger_bytes: usize,
     /// Memory for the last event of each key, in bytes.
     pub fence_bytes: usize,
-    /// Largest number of gets that are held, of all keys together.
+    /// The most gets that are held, of all keys together.
     pub waiters: usize,
-    /// Largest number of commands that are read behind a held get of the same connection.
+    /// The most commands that are read behind a held get of the same connection.
     pub read_ahead: usize,
 }
 
-/// The keys of `[server]` that are no options, as they are being read.
+/// The keys of `[server]` that are not options, while they are being read.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct ServerDraft {
     pub(crate) control: Option<String>,
-    pub(crate) prefixes: Vec<Text>,
-    pub(crate) node: Option<Text>,
+    pub(crate) prefixes: Vec<TextValue>,
+    pub(crate) node: Option<TextValue>,
     pub(crate) tag_bytes: Option<usize>,
     pub(crate) ledger_bytes: Option<usize>,
     pub(crate) fence_bytes: Option<usize>,
@@ -53,7 +53,7 @@ impl ServerDraft {
         Prefixes::new(&texts)
     }
 
-    /// What is wrong with the prefixes.
+    /// Reports mistakes in the prefixes.
     pub(crate) fn check_prefixes(&self, problems: &mut Problems) {
         let text = |place: usize| &self.prefixes[place];
         match self.read_prefixes() {
@@ -62,12 +62,12 @@ impl ServerDraft {
                 problems.add(text(0).offset, format!("[server]: prefixes: {error}"));
             }
             Err(error @ (PrefixError::Length(place) | PrefixError::Twice(place))) => {
-                let Text { text, offset } = text(place);
+                let TextValue { text, offset } = text(place);
                 problems.add(*offset, format!("[server]: prefixes {text:?}: {error}"));
             }
             Err(error) => problems.add(0, format!("[server]: prefixes: {error}")),
         }
-        if let Some(Text { text, offset }) = &self.node {
+        if let Some(TextValue { text, offset }) = &self.node {
             let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".:_-".contains(&byte);
             if text.is_empty() || !text.bytes().all(is_allowed) {
                 let problem = format!("[server]: node {text:?}: must be a name of letters, digits and .:_-");
@@ -75,7 +75,7 @@ impl ServerDraft {
             }
         }
         let control = self.control.as_deref().unwrap_or(CONTROL);
-        for Text { text, offset } in &self.prefixes {
+        for TextValue { text, offset } in &self.prefixes {
             let is_like = text.starts_with(control) || control.starts_with(&**text);
             if text.contains(|c: char| c == ' ' || c.is_ascii_control()) {
                 problems.add(
@@ -98,14 +98,15 @@ impl ServerDraft {
         }
     }
 
-    /// With the defaults of what was not said, for a memory limit of `memory_bytes`.
+    /// The settings, with the defaults for a memory limit of `memory_bytes`.
     pub(crate) fn resolve(&self, memory_bytes: usize) -> Protection {
         let part = |usual: usize, least: usize, most: usize| {
             (memory_bytes / usual).max(least.min(memory_bytes / most))
         };
         let ledger_bytes = self.ledger_bytes.unwrap_or(part(32, 4 << 20, 8));
         let fence_bytes = self.fence_bytes.unwrap_or(part(128, 1 << 20, 16));
-        // Tables that are too small make valid items look old; but what the others leave of half of the memory is enough.
+        // Tables that are too small make valid items look old; but half of the memory, less the other two
+        // tables, is enough.
         let left = (memory_bytes / 2).saturating_sub(ledger_bytes.saturating_add(fence_bytes));
         let share = memory_bytes / 32;
         let most = (memory_bytes / 8).min(left).max(share);

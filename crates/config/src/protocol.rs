@@ -1,24 +1,24 @@
-//! `-B`: the protocols that connections may speak, and what `-S` and `-Y` make of it.
+//! `-B`: the protocols that connections may use, and the effect of `-S` and `-Y` on them.
 //!
-//! Text clients log in under `-Y`, binary clients under `-S`. A protocol whose clients cannot log in is not spoken, since no
-//! command may be executed before a login.
+//! Text clients log in under `-Y`, binary clients under `-S`. A protocol whose clients cannot log in is not
+//! accepted, since no command may be executed before a login.
 
 use crate::error::UsageError;
 
-/// What connections may speak.
+/// The protocols that connections may use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// Both; the first byte of a connection says which.
+    /// All; the first byte of a connection tells which.
     #[default]
     Auto,
-    /// Text and meta.
+    /// The text protocol, with meta commands.
     Ascii,
     /// The binary protocol.
     Binary,
 }
 
 impl Protocol {
-    /// The value of `-B`, one of [`NAMES`].
+    /// The protocol for a value of `-B`, one of [`NAMES`].
     pub(crate) fn of_name(name: &str) -> Self {
         match name {
             "ascii" => Self::Ascii,
@@ -27,7 +27,7 @@ impl Protocol {
         }
     }
 
-    /// As `stats settings` calls it.
+    /// The name in `stats settings`.
     pub fn stat(self) -> &'static str {
         match self {
             Self::Auto => "auto-negotiate",
@@ -36,7 +36,11 @@ impl Protocol {
         }
     }
 
-    /// What is spoken when `-B` says `given`, under `-Y` if `auth_text` and under `-S` if `auth_binary`.
+    /// The protocol for the value `given` of `-B`, under `-Y` if `auth_text`, and under `-S` if
+    /// `auth_binary`.
+    ///
+    /// # Errors
+    /// No protocol is left.
     pub(crate) fn in_force(
         given: Option<Self>,
         auth_text: bool,

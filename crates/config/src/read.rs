@@ -1,11 +1,11 @@
-//! The rule file: TOML with `[server]`, `[[rule]]`, `[[cascade]]`, `[[share]]`, `[[user]]`, `[loader.NAME]`, `[follow.NAME]` and
-//! `[objects]`.
+//! The rule file: TOML with `[server]`, `[[rule]]`, `[[cascade]]`, `[[share]]`, `[[user]]`, `[loader.NAME]`,
+//! `[follow.NAME]` and `[objects]`.
 //!
-//! `keys.rs` defines every key. `[server]` also takes the options of the command line, by their long names with `_` for
-//! `-`; a command line that names one wins.
+//! `keys.rs` defines every key. `[server]` also takes the options of the command line, by their long names
+//! with `_` for `-`; an option on the command line overrides it.
 //!
-//! A file is taken whole or not at all. Everything that is wrong with it is reported, a line each: file, line,
-//! what, and what would be right.
+//! A file is accepted as a whole or not at all. All mistakes are reported, a line each: file, line, mistake,
+//! and correct form.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -24,7 +24,7 @@ use crate::loader::LoaderSettings;
 use crate::loaders::read_loaders;
 use crate::objects::{self, TypesDir, read_objects};
 use crate::own_types::{NoScripts, TypeLoader};
-use crate::places::Places;
+use crate::places::TableLocations;
 use crate::problems::{self, Problems};
 use crate::rule_file::{RuleFile, ServerSection};
 use crate::rules;
@@ -32,27 +32,27 @@ use crate::settings::Settings;
 use crate::shares::read_shares;
 use crate::users::read_users;
 
-/// Bytes a rule file may have.
+/// The most bytes of a rule file.
 pub const FILE_BYTES_MAX: usize = 1 << 20;
-/// What is said of a file in another format.
+/// The error of a file in another format.
 const IS_TOML: &str =
     "a rule file is TOML: a line [[rule]], then lines such as match = \"page:{id}\" and hold = \"400ms\"";
-/// Rules a file may have, and cascades.
+/// The most rules in a file, and the most cascades.
 pub const RULES_MAX: usize = 1000;
 
 impl RuleFile {
     /// Reads the file at `path`; `types` loads the types of its directory.
     ///
     /// # Errors
-    /// It cannot be read, is larger than [`FILE_BYTES_MAX`], or has mistakes: a line for each.
+    /// The file cannot be read, is larger than [`FILE_BYTES_MAX`], or has mistakes: a line for each.
     pub fn load(path: &Path, types: &'static dyn TypeLoader) -> Result<Self, ConfigError> {
         Self::load_with(path, None, types)
     }
 
-    /// The same for a server with `--objects`, whose directory takes the place of `dir`.
+    /// Reads the file like [`RuleFile::load`], for a server with `--objects`, whose directory replaces `dir`.
     ///
     /// # Errors
-    /// As [`RuleFile::load`]. What is wrong with that directory is said by [`Settings::objects_under`].
+    /// Those of [`RuleFile::load`]. Mistakes in that directory are errors of [`Settings::objects_under`].
     pub fn load_with(
         path: &Path,
         objects_dir: Option<&Path>,
@@ -73,19 +73,20 @@ impl RuleFile {
         Self::parse_given(path, &text, objects_dir.map(TypesDir::InPlaceOfDir), types)
     }
 
-    /// Reads `text`, which is what the file at `path` holds. What its loaders name is looked up: directories, programs and
-    /// users. There are no types of users' own.
+    /// Parses `text`, the contents of the file at `path`. Directories, programs and users of loaders are
+    /// looked up. There are no users' own types.
     ///
     /// # Errors
-    /// It has mistakes: a line for each.
+    /// The text has mistakes: a line for each.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         Self::parse_given(path, text, None, &NoScripts)
     }
 
-    /// The same for a file that stands beside the types of `objects_dir`, which are its types unless it names a `dir`.
+    /// Parses a text like [`RuleFile::parse`]; the types in `objects_dir` are used unless the file has a
+    /// `dir`.
     ///
     /// # Errors
-    /// As [`RuleFile::parse`]. What is wrong with that directory is said by [`RuleFile::settings_with`].
+    /// Those of [`RuleFile::parse`]. Mistakes in that directory are errors of [`RuleFile::settings_with`].
     pub fn parse_beside(
         path: &Path,
         text: &str,
@@ -163,7 +164,7 @@ impl RuleFile {
                 problems.add(rule.offset, rule.problem.as_str());
             }
         }
-        let lines = Places::of(&rules, table.get("loader").map(Spanned::get_ref), text);
+        let lines = TableLocations::of(&rules, table.get("loader").map(Spanned::get_ref), text);
         server.own.check_prefixes(problems);
         let prefixes = server.own.prefixes();
         let follows = follow_table.map_or_else(Vec::new, |all| read_follows(all, path, &prefixes, problems));
@@ -202,23 +203,24 @@ impl RuleFile {
     /// Reads the same file again.
     ///
     /// # Errors
-    /// As [`RuleFile::load`].
+    /// Those of [`RuleFile::load`].
     pub fn read_again(&self) -> Result<Self, ConfigError> {
         Self::load_with(&self.path, self.objects_dir.as_deref(), self.types)
     }
 
-    /// The settings of a server that is started with this file and nothing else.
+    /// The settings of a server that is started with this file alone.
     ///
     /// # Errors
-    /// What such a server would say.
+    /// The errors of such a server's start.
     pub fn settings(&self) -> Result<Settings, UsageError> {
         self.settings_with(None)
     }
 
-    /// The same, with `--objects` if its `[objects]` has no `dir`.
+    /// The settings of a server that is started with this file, and with `--objects` if its `[objects]` has
+    /// no `dir`.
     ///
     /// # Errors
-    /// What such a server would say.
+    /// The errors of such a server's start.
     pub fn settings_with(&self, objects_dir: Option<&Path>) -> Result<Settings, UsageError> {
         let own = self.objects.as_ref().is_some_and(objects::ObjectsSection::has_dir);
         let objects_dir = objects_dir.filter(|_| !own).map(Path::to_owned);
@@ -230,7 +232,7 @@ impl RuleFile {
     }
 }
 
-/// The tables of `[[name]]`, with where each begins.
+/// The tables of `[[name]]`, each with its offset.
 fn tables<'t, 'i>(
     name: &str,
     key: &Spanned<std::borrow::Cow<'i, str>>,
@@ -256,7 +258,7 @@ fn tables<'t, 'i>(
     tables
 }
 
-/// Whether a loader is started: not if only rules that observe name it.
+/// Whether a loader is started: not if only observing rules name it.
 fn runs(loader: &LoaderSettings, rules: &Rules) -> bool {
     let is_of = |rule: &&Arc<Rule>| rule.loading.as_ref().is_some_and(|own| *own.loader == *loader.name);
     let mut named = rules.rules().iter().filter(is_of).peekable();

@@ -1,24 +1,24 @@
-//! The help and the reference page, both from the table.
+//! The help and the reference page, generated from the tables.
 
 mod rule_file;
 
 use std::fmt::Write as _;
 
-use crate::option_row::{Name, OptionRow};
+use crate::option_row::{OptionName, OptionRow};
 use crate::options::rows;
 use crate::table::Class;
-use crate::value::{Kind, Place};
+use crate::value::{ValueKind, ValueSyntax};
 
-/// What `-V` prints, without the newline: `cattlegrid 0.1.0`.
+/// The text of `-V`, without the newline: `cattlegrid 0.1.0`.
 pub fn version() -> String {
     format!("cattlegrid {}", env!("CARGO_PKG_VERSION"))
 }
 
-/// What [`version`] and the help begin with when the program is called as `memcached`, a line: scripts read the
-/// version from there.
+/// The first line of [`version`] and of the help when the program is called as `memcached`: scripts read the
+/// version there.
 pub const AS_MEMCACHED: &str = "memcached 1.6.45\n";
 
-/// What `-i` prints.
+/// The text of `-i`.
 pub fn license() -> String {
     format!(
         "{}\n\nLicensed under either of the Apache License, Version 2.0, or the MIT license, at your choice.\n\
@@ -27,7 +27,7 @@ pub fn license() -> String {
     )
 }
 
-/// What `--help-all` prints, and `-h` of a program that is called `memcached`.
+/// The text of `--help-all`, and of `-h` when the program is called as `memcached`.
 pub(crate) fn help_all() -> String {
     let mut text = format!("{}\n\n", version());
     text.push_str("Usage: cattlegrid [serve] [OPTION]...\n\nOptions:\n");
@@ -41,7 +41,7 @@ pub(crate) fn help_all() -> String {
     text
 }
 
-/// A switch that does something.
+/// Whether the option is a switch with an effect.
 fn is_plain(row: &OptionRow) -> bool {
     is_switch(row) && !is_refused(row) && !matches!(row.class, Class::Inert { .. })
 }
@@ -57,7 +57,7 @@ fn help_rows(text: &mut String, wanted: impl Fn(&OptionRow) -> bool) {
     }
 }
 
-/// What it does, its default, and why it does nothing.
+/// The description of an option: its effect and default, or why it has no effect.
 pub(crate) fn words(row: &OptionRow) -> String {
     let mut doc = row.doc.to_owned();
     match row.class {
@@ -74,7 +74,7 @@ pub(crate) fn words(row: &OptionRow) -> String {
     doc
 }
 
-/// Words of `doc` from the current column on; later lines start at `indent`.
+/// Appends the words of `doc` from the current column on; further lines begin at `indent`.
 fn wrap(text: &mut String, doc: &str, indent: usize, width: usize) {
     let mut column = indent;
     for (index, word) in doc.split(' ').enumerate() {
@@ -91,20 +91,22 @@ fn wrap(text: &mut String, doc: &str, indent: usize, width: usize) {
     text.push('\n');
 }
 
-/// `-p, --port=<num>`, or `  ext_*=<value>` for those of `-o`.
+/// The written form of an option: `-p, --port=<num>`, or `  ext_*=<value>` for an option of `-o`.
 pub(crate) fn usage(row: &OptionRow) -> String {
-    // A switch or a value: scripts have both, and neither is read.
+    // The option is used as a switch and with a value: scripts have both, and neither is read.
     let value = match (row.kind, row.name) {
-        (Kind::Any, Name::Extended(_)) => String::new(),
+        (ValueKind::Any, OptionName::Extended(_)) => String::new(),
         (kind, _) => kind.placeholder(),
     };
     let equals = if value.is_empty() { "" } else { "=" };
     match row.name {
-        Name::Switch { short: Some(short), long: Some(long) } => format!("-{short}, --{long}{equals}{value}"),
-        Name::Switch { long: Some(long), .. } => format!("    --{long}{equals}{value}"),
-        Name::Switch { short, .. } => format!("-{} {value}", short.unwrap_or_default()),
-        Name::Extended(name) => format!("  {name}{equals}{value}"),
-        Name::Family(prefix) => format!("  {prefix}*"),
+        OptionName::Switch { short: Some(short), long: Some(long) } => {
+            format!("-{short}, --{long}{equals}{value}")
+        }
+        OptionName::Switch { long: Some(long), .. } => format!("    --{long}{equals}{value}"),
+        OptionName::Switch { short, .. } => format!("-{} {value}", short.unwrap_or_default()),
+        OptionName::Extended(name) => format!("  {name}{equals}{value}"),
+        OptionName::Family(prefix) => format!("  {prefix}*"),
     }
 }
 
@@ -125,8 +127,11 @@ pub fn reference_markdown() -> String {
         let usable = !matches!(row.class, Class::Inert { .. } | Class::Refused(_));
         usable.then(|| {
             let default = if row.default.is_empty() { String::new() } else { format!("`{}`", row.default) };
-            let value =
-                if row.kind.is_wanted() { row.kind.describe(Place::CommandLine) } else { String::new() };
+            let value = if row.kind.is_wanted() {
+                row.kind.describe(ValueSyntax::CommandLine)
+            } else {
+                String::new()
+            };
             format!("{value} | {default} | {}", row.doc)
         })
     });
@@ -208,7 +213,7 @@ pub fn reference_markdown() -> String {
     text
 }
 
-/// Which certificates and keys can be used.
+/// The section about usable certificates and keys.
 const CERTIFICATES: &str = "## Certificates and keys\n\n\
      | | usable | not usable |\n|---|---|---|\n\
      | private key | RSA of 2048 to 4096 bits; ECDSA with P-256 or P-384; Ed25519 | RSA of other lengths (memcached serves 8192 bits), \
@@ -230,7 +235,9 @@ fn section(text: &mut String, head: &str, cells: impl Fn(&OptionRow) -> Option<S
     for row in rows() {
         if let Some(cells) = cells(row) {
             let name = match row.name {
-                Name::Switch { short: Some(short), long: Some(long) } => format!("`-{short}`, `--{long}`"),
+                OptionName::Switch { short: Some(short), long: Some(long) } => {
+                    format!("`-{short}`, `--{long}`")
+                }
                 _ => format!("`{}`", row.name.shown()),
             };
             write_to(text, format_args!("| {name} | {} |\n", cells.replace("<file>", "`<file>`")));
@@ -239,7 +246,7 @@ fn section(text: &mut String, head: &str, cells: impl Fn(&OptionRow) -> Option<S
 }
 
 fn is_switch(row: &OptionRow) -> bool {
-    matches!(row.name, Name::Switch { .. })
+    matches!(row.name, OptionName::Switch { .. })
 }
 
 fn is_refused(row: &OptionRow) -> bool {

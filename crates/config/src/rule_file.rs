@@ -1,4 +1,4 @@
-//! A rule file that was read: its rules and loaders, and what its `[server]` says.
+//! A rule file that was read: its rules, its loaders, and its `[server]`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,39 +13,40 @@ use crate::hints;
 use crate::loader::{LoaderMode, LoaderSettings};
 use crate::objects::{ObjectRule, ObjectsSection};
 use crate::own_types::TypeLoader;
-use crate::places::Places;
+use crate::places::TableLocations;
 use crate::protection::ServerDraft;
 use crate::settings::{Privileges, Settings};
 use crate::shares::{self, ShareSettings};
 use crate::users::UserSettings;
 
-/// A rule file that was read and is right.
+/// A valid rule file.
 #[derive(Debug, Clone)]
 pub struct RuleFile {
-    /// Where it is.
+    /// The path.
     pub path: PathBuf,
-    /// Its rules and cascades.
+    /// The rules and cascades.
     pub rules: Arc<Rules>,
-    /// Its loaders, in the order of the file; each has another name, and every rule's loader is one of them.
+    /// The loaders, in the order of the file. Their names are distinct, and each rule's loader is among them.
     pub loaders: Vec<LoaderSettings>,
-    /// Those of them that run: all but those that only rules that observe name.
+    /// The loaders that are started: all except those that only observing rules name.
     pub running: Vec<LoaderSettings>,
-    /// The logs that it follows, in the order of the file; each has another name.
+    /// The followed logs, in the order of the file. Their names are distinct.
     pub follows: Vec<FollowSettings>,
-    /// What keys of some prefixes have of the memory, in the order of the file; each has another prefix.
+    /// Shares of the memory for keys with certain prefixes, in the order of the file. Their prefixes are
+    /// distinct.
     pub shares: Vec<ShareSettings>,
-    /// The users that it limits, in the order of the file; each has another name.
+    /// The users with limits, in the order of the file. Their names are distinct.
     pub users: Vec<UserSettings>,
     /// `[objects]`, if it has one.
     pub(crate) objects: Option<ObjectsSection>,
-    /// The directory of `--objects`, with which it was read.
+    /// The directory of `--objects` with which the file was read.
     pub(crate) objects_dir: Option<PathBuf>,
-    /// Loads the types of users' own.
+    /// Loads users' own types.
     pub(crate) types: &'static dyn TypeLoader,
-    /// Rules that say too much of objects, if their types are switched on.
+    /// Rules that are mistakes if the types of their objects are switched on.
     pub(crate) object_rules: Vec<ObjectRule>,
     pub(crate) server: ServerSection,
-    pub(crate) places: Places,
+    pub(crate) places: TableLocations,
     /// The lines of the tables of each log.
     pub(crate) follow_lines: BTreeMap<String, Vec<usize>>,
 }
@@ -53,16 +54,16 @@ pub struct RuleFile {
 /// `[server]` as it was read.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ServerSection {
-    /// Options by name, and the values of each as the command line would have them; None for a switch that is on.
+    /// Options by name, each with its values as on the command line; None for a switch that is on.
     pub(crate) options: Vec<(String, Vec<Option<String>>)>,
     pub(crate) own: ServerDraft,
-    /// Every key: what it says, as messages show it, and its line.
+    /// Each key, with its value as messages show it, and its line.
     pub(crate) said: BTreeMap<String, (String, usize)>,
 }
 
 impl RuleFile {
-    /// What is said when it is read again and has no rule: it may have been emptied by mistake. A `[server]` alone is enough at
-    /// the start.
+    /// The warning about a reloaded file without rules, which may have been emptied by mistake. At the start,
+    /// a file with only `[server]` is fine.
     pub fn warns_of_no_rules(&self) -> Option<String> {
         let is_empty = self.rules.rules().is_empty() && !self.rules.has_cascades();
         is_empty.then(|| {
@@ -70,7 +71,8 @@ impl RuleFile {
         })
     }
 
-    /// A line for each pattern that looks like one of another program and means something else here, or begins with a prefix.
+    /// A warning for each pattern that looks like another program's and means something else here, and for
+    /// each that begins with a prefix.
     pub fn warns_of_patterns(&self) -> Vec<String> {
         let of_rules = self.rules.rules().iter().map(|rule| ("rule", &rule.pattern));
         let of_cascades =
@@ -82,8 +84,8 @@ impl RuleFile {
         each.chain(self.warns_of_prefixes()).collect()
     }
 
-    /// A line for each pattern whose text begins with a prefix of the server's: of the keys that begin with it only what follows is
-    /// matched.
+    /// A warning for each pattern whose text begins with one of the server's prefixes: patterns are matched
+    /// against the rest of the key, after the prefix.
     fn warns_of_prefixes(&self) -> Vec<String> {
         let prefixes = self.rules.prefixes();
         let begins = |pattern: &Pattern| {
@@ -106,7 +108,8 @@ impl RuleFile {
         patterns.map(line).collect()
     }
 
-    /// A line for each loader that no rule names, since it would have no work, and for each in a mode that goes.
+    /// A warning for each loader that no rule names, since it has nothing to do, and for each in a deprecated
+    /// mode.
     pub fn warns_of_loaders(&self) -> Vec<String> {
         let is_named = |loader: &LoaderSettings| {
             let mut named = self.rules.rules().iter().filter_map(|rule| rule.loading.as_ref());
@@ -124,10 +127,10 @@ impl RuleFile {
         unnamed.chain(going).collect()
     }
 
-    /// Whether its loaders can run in a server of these settings, which may be those that the server was started with.
+    /// Checks that the loaders can run in a server of these settings.
     ///
     /// # Errors
-    /// A loader's workers cannot become its `user`.
+    /// A loader's workers cannot change to its `user`.
     pub fn check_loaders(&self, settings: &Settings) -> Result<(), UsageError> {
         let Some((name, user)) =
             self.running.iter().find_map(|loader| Some((&loader.name, loader.user.as_ref()?)))
@@ -147,7 +150,7 @@ impl RuleFile {
         )))
     }
 
-    /// Whether a server can obey its logs.
+    /// Checks that a server can follow the logs.
     ///
     /// # Errors
     /// A table has keys to delete and no tags: a line for each.
@@ -158,13 +161,14 @@ impl RuleFile {
             let lacks = log.tables().iter().enumerate().filter(|(_, own)| own.table.bump.is_empty());
             lacks.map(move |(at, own)| self.of_table(log, at, &format!("{} {why}", own.table.full_name())))
         });
-        ConfigError::unless_none(lines.collect())
+        ConfigError::if_any(lines.collect())
     }
 
-    /// The log that `cattlegrid follow` obeys: the one of this name, or the only one of a database.
+    /// The log that `cattlegrid follow` follows: the log `name`, or the only log of a database.
     ///
     /// # Errors
-    /// There is none, or several and no name; it is of etcd, or followed for a fleet; a table has no keys to delete: a line for each.
+    /// There is no such log, or several without a `name`; it is of etcd, or followed for a fleet; or a table
+    /// has no keys to delete: a line for each.
     pub fn log_of_keys(&self, name: Option<&str>) -> Result<&FollowSettings, ConfigError> {
         let one = |problem: String| ConfigError::one(&self.path, problem);
         let mut logs = self.follows.iter().filter(|log| match name {
@@ -196,16 +200,16 @@ impl RuleFile {
         let lacks = log.tables().iter().enumerate().filter(|(_, own)| own.delete_keys.is_empty());
         let lines =
             lacks.map(|(at, own)| self.of_table(log, at, &format!("{} {why}", own.table.full_name())));
-        ConfigError::unless_none(lines.collect()).map(|()| log)
+        ConfigError::if_any(lines.collect()).map(|()| log)
     }
 
-    /// What is wrong with a table of a log.
+    /// A message about a table of a log, with its line.
     fn of_table(&self, log: &FollowSettings, at: usize, problem: &str) -> String {
         let line = self.follow_lines.get(&log.name).and_then(|lines| lines.get(at)).copied().unwrap_or(1);
         format!("{}:{line}: follow {}: table {problem}", self.path.display(), log.name)
     }
 
-    /// A line for each thing that `newer` says otherwise and that only a restart can change.
+    /// A line for each difference of `newer` that needs a restart.
     pub fn needs_restart(&self, newer: &Self) -> Vec<String> {
         let mut lines = self.server.needs_restart(&newer.server, &newer.path);
         lines.extend(shares::need_restart(&self.shares, &newer.shares, &newer.path));
@@ -214,14 +218,14 @@ impl RuleFile {
 }
 
 impl ServerSection {
-    /// The options it sets, by name, and what it says of them.
+    /// The options that `[server]` sets, by name, with their values.
     pub(crate) fn options(&self) -> impl Iterator<Item = (&str, &str)> {
         let is_option = |name: &str| self.options.iter().any(|(option, _)| option == name);
         let said = self.said.iter().filter(move |(name, _)| is_option(name));
         said.map(|(name, (said, _))| (name.as_str(), said.as_str()))
     }
 
-    /// A line for each thing that `newer`, in the file at `path`, says otherwise.
+    /// A line for each difference of `newer`, in the file at `path`.
     pub(crate) fn needs_restart(&self, newer: &Self, path: &Path) -> Vec<String> {
         let mut lines = Vec::new();
         let path = path.display();

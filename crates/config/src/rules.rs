@@ -1,4 +1,4 @@
-//! Rules and cascades from their tables.
+//! Reading of rules and cascades.
 
 use std::borrow::Cow;
 
@@ -10,15 +10,15 @@ use cattlegrid_tags::Prefixes;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::keys::{self, CascadeDraft, Key, LOADING, PROTECTING, RuleDraft, UNLEASED};
+use crate::keys::{self, CascadeDraft, LOADING, PROTECTING, RuleDraft, TableKey, UNLEASED};
 use crate::loader::LoaderSettings;
 use crate::loading::{check_loading, find_loader, lease_ms, loading};
 use crate::problems::{Problems, line_of, nearest};
-use crate::table::{Class, Row};
-use crate::value::{MINUTE, Text};
+use crate::table::{Class, TableRow};
+use crate::value::{MINUTE, TextValue};
 
-/// The rules of `[[rule]]`, in order; those with problems are left out. Beside them the file has these loaders, and perhaps logs that
-/// are followed.
+/// The rules of `[[rule]]`, in order, without those that have problems. `loaders`: the file's loaders;
+/// `has_logs`: whether it follows logs.
 pub(crate) fn read_rules(
     tables: &[(usize, &DeTable<'_>)],
     (loaders, has_logs): (&[LoaderSettings], bool),
@@ -67,7 +67,7 @@ pub(crate) fn read_rules(
     rules.into_iter().map(|(_, rule)| rule).collect()
 }
 
-/// A rule that says what becomes of its items while a log is behind, where there is no log.
+/// Reports a rule that sets how its items are treated while a log is behind, if there is no log.
 fn check_when_behind(table: &DeTable<'_>, has_logs: bool, label: &str, problems: &mut Problems) {
     if let Some((name, _)) = table.get_key_value("when_behind").filter(|_| !has_logs) {
         problems.add(
@@ -77,7 +77,7 @@ fn check_when_behind(table: &DeTable<'_>, has_logs: bool, label: &str, problems:
     }
 }
 
-/// The rule, with what follows from which keys its table has.
+/// The rule, with the values that are derived from the keys of its table.
 fn finish(
     number: u32,
     pattern: Pattern,
@@ -91,11 +91,13 @@ fn finish(
     policy.grace_on_error_s = policy.kept_s();
     policy.leases = PROTECTING.into_iter().any(named);
     policy.loader = loader.is_some();
-    // Old values and early refreshes keep gets from waiting; who wants both says so. A loader's clients wait.
+    // Old values and early refreshes make holds unnecessary, so that holds must be requested explicitly.
+    // Under a loader clients always wait.
     let holds = ["hold", "lease", "grace_on_error"].into_iter().any(named) || policy.loader;
     policy.hold_ms = draft.hold_ms.unwrap_or(if holds { policy.hold_ms } else { 0 });
     policy.hold_many_ms = draft.hold_many_ms.unwrap_or(policy.hold_ms);
-    // A loader brings its values whether clients send or not: what is behind a wait need not end it.
+    // A loader delivers its values whether clients send or not, so that commands behind a held get need not
+    // end the hold.
     let behind_ms = if policy.loader { MINUTE as u32 } else { policy.hold_behind_ms };
     policy.hold_behind_ms = draft.hold_behind_ms.unwrap_or(behind_ms);
     let negative_ttl_s = draft.negative_ttl_s.unwrap_or(u32::from(policy.loader));
@@ -104,9 +106,9 @@ fn finish(
     Rule { number, pattern, prefix, policy, tags, negative_ttl_s, loading }
 }
 
-/// A rule that is limited to a prefix which the server does not have would have no keys.
-fn check_prefix(prefix: Option<&Text>, prefixes: &Prefixes, label: &str, problems: &mut Problems) {
-    let Some(Text { text, offset }) = prefix.filter(|own| prefixes.find(own.text.as_bytes()).is_none())
+/// Reports a rule that is limited to a prefix which the server does not have, since it would have no keys.
+fn check_prefix(prefix: Option<&TextValue>, prefixes: &Prefixes, label: &str, problems: &mut Problems) {
+    let Some(TextValue { text, offset }) = prefix.filter(|own| prefixes.find(own.text.as_bytes()).is_none())
     else {
         return;
     };
@@ -120,7 +122,7 @@ fn check_prefix(prefix: Option<&Text>, prefixes: &Prefixes, label: &str, problem
     problems.add(*offset, problem);
 }
 
-/// A key that shapes leases in a rule that has none would do nothing.
+/// Reports keys for leases in a rule without leases, since they have no effect.
 fn check_leases(table: &DeTable<'_>, label: &str, problems: &mut Problems) {
     if PROTECTING.into_iter().any(|name| table.contains_key(name)) {
         return;
@@ -128,7 +130,7 @@ fn check_leases(table: &DeTable<'_>, label: &str, problems: &mut Problems) {
     for (name, _) in table {
         let own = &**name.get_ref();
         let is_key = keys::usable(keys::RULE).any(|key| key.row.name == own);
-        // Those of a loader have a reason of their own.
+        // Keys for loaders are reported with their own reason.
         if is_key && !UNLEASED.contains(&own) && !LOADING.contains(&own) {
             problems.add(
                 name.span().start,
@@ -142,7 +144,7 @@ fn check_leases(table: &DeTable<'_>, label: &str, problems: &mut Problems) {
     }
 }
 
-/// An old value must be kept for what is said of it.
+/// Reports settings of old values if no old value is kept.
 fn check_graces(policy: &Policy, table: &DeTable<'_>, label: &str, problems: &mut Problems) {
     let offset = |name: &str| table.get_key_value(name).map_or(0, |(name, _)| name.span().start);
     if table.contains_key("grace_on_error") && policy.grace_on_error_s < policy.grace_s {
@@ -160,7 +162,8 @@ fn check_graces(policy: &Policy, table: &DeTable<'_>, label: &str, problems: &mu
     }
 }
 
-/// The cascades of `[[cascade]]`, in order, with where each says on what; those with problems are left out.
+/// The cascades of `[[cascade]]`, in order, each with the offset of its `on`; those with problems are left
+/// out.
 pub(crate) fn read_cascades(
     tables: &[(usize, &DeTable<'_>)],
     problems: &mut Problems,
@@ -192,7 +195,8 @@ pub(crate) fn read_cascades(
     cascades
 }
 
-/// A `set` that invalidates the item it stores is never meant. `places`: where each cascade with a pattern says on what.
+/// Reports a cascade by which a `set` invalidates the item that it stores, which is never intended. `places`:
+/// the offset of `on` of each cascade with a pattern.
 pub(crate) fn check_self_bumps(rules: &Rules, places: &[usize], problems: &mut Problems) {
     for SelfBump { cascade, rule, key, tag } in rules.self_bumps() {
         let pattern = |pattern: Option<&Pattern>| pattern.map_or("", Pattern::text).to_owned();
@@ -209,7 +213,7 @@ pub(crate) fn check_self_bumps(rules: &Rules, places: &[usize], problems: &mut P
 }
 
 fn read_changes(
-    names: &[Text],
+    names: &[TextValue],
     table: &DeTable<'_>,
     offset: usize,
     label: &str,
@@ -238,12 +242,12 @@ fn read_changes(
     on
 }
 
-/// Whether nothing has been said yet about the key: a value of another type has been reported.
+/// Whether the key is absent or a list; a value of another type is reported elsewhere.
 fn is_list_or_absent(table: &DeTable<'_>, key: &str) -> bool {
     table.get(key).is_none_or(|value| value.get_ref().is_array())
 }
 
-/// How messages name a table: by its pattern, or by its number if it has none.
+/// The name of a table in messages: by its pattern, or by its number if it has none.
 fn label(what: &str, number: u32, table: &DeTable<'_>) -> String {
     match table.get("match").map(Spanned::get_ref) {
         Some(DeValue::String(pattern)) if !pattern.is_empty() => format!("{what} {pattern}"),
@@ -253,7 +257,7 @@ fn label(what: &str, number: u32, table: &DeTable<'_>) -> String {
 
 /// Reads every key of a table into `draft`.
 pub(crate) fn read_table<D, S>(
-    keys: &[Key<D, S>],
+    keys: &[TableKey<D, S>],
     label: &str,
     table: &DeTable<'_>,
     draft: &mut D,
@@ -271,7 +275,7 @@ pub(crate) fn read_table<D, S>(
 
 /// Reads the value of one key into `draft`.
 pub(crate) fn read_key<D>(
-    row: &Row<&'static str, D>,
+    row: &TableRow<&'static str, D>,
     key: &Spanned<Cow<'_, str>>,
     value: &Spanned<DeValue<'_>>,
     label: &str,
@@ -290,13 +294,13 @@ pub(crate) fn read_key<D>(
 }
 
 fn read_pattern(
-    text: Option<Text>,
+    text: Option<TextValue>,
     (offset, table): (usize, &DeTable<'_>),
     label: &str,
     problems: &mut Problems,
-) -> Option<(Text, Pattern)> {
+) -> Option<(TextValue, Pattern)> {
     let Some(text) = text else {
-        // A pattern of another type has been reported.
+        // A pattern of another type is reported elsewhere.
         if !table.contains_key("match") {
             problems.add(offset, format!("{label}: lacks match, the pattern of its keys"));
         }
@@ -313,7 +317,7 @@ fn read_pattern(
 
 fn read_tags(
     key: &str,
-    texts: &[Text],
+    texts: &[TextValue],
     pattern: Option<&Pattern>,
     label: &str,
     problems: &mut Problems,

@@ -1,4 +1,4 @@
-//! `[server]`: options of the command line, and keys of its own.
+//! `[server]`: options of the command line, and further keys.
 
 use toml::de::{DeTable, DeValue};
 
@@ -15,7 +15,7 @@ use crate::value::read_size;
 impl ServerSection {
     pub(crate) fn read(table: &DeTable<'_>, text: &str, problems: &mut Problems) -> Self {
         let mut section = Self::default();
-        // Every value is tried at once, so that all problems are found and each has its line.
+        // Each value is tried at once, so that all mistakes are found, and each has its line.
         let mut scratch = Settings::default();
         for (key, value) in table {
             let name = &**key.get_ref();
@@ -48,7 +48,7 @@ impl ServerSection {
         section
     }
 
-    /// Sets what it says.
+    /// Applies the options to the settings.
     pub(crate) fn apply(&self, settings: &mut Settings) -> Result<(), UsageError> {
         for (name, texts) in &self.options {
             let option = FileOption::find(name).expect("it was found when the section was read");
@@ -59,7 +59,10 @@ impl ServerSection {
     }
 }
 
-/// A value as words of the command line; the error continues a sentence that began with `[server]`.
+/// A value as words of the command line.
+///
+/// # Errors
+/// The text continues a sentence that began with `[server]`.
 fn texts(option: FileOption, value: &DeValue<'_>) -> Result<Vec<Option<String>>, String> {
     let name = option.name();
     if option.is_switch() {
@@ -83,7 +86,7 @@ fn texts(option: FileOption, value: &DeValue<'_>) -> Result<Vec<Option<String>>,
     }
 }
 
-/// A size in the unit that the option counts in.
+/// A size in the unit in which the option counts.
 fn in_units(option: FileOption, text: &str) -> Result<String, String> {
     let has_unit = text.ends_with(|c: char| c.is_ascii_alphabetic());
     match (option.size_unit(), read_size(text).filter(|_| has_unit)) {

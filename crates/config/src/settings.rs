@@ -1,4 +1,4 @@
-//! What the command line came to: every value checked, typed and with its unit.
+//! The settings of the server: every value is checked and typed, and has its unit.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,28 +17,30 @@ use crate::rule_file::RuleFile;
 
 /// The server's settings.
 ///
-/// Built by [`crate::parse_args`], which has checked every value and how they fit together; `default()` is
-/// what no options at all give.
+/// [`crate::parse_args`] makes them, and checks every value and their combination. `default()` has the
+/// values without any option.
 #[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub struct Settings {
-    /// `-p`: the port of listening addresses that name none. Default 11211.
+    /// `-p`: the port of listening addresses without a port. Default 11211.
     pub tcp_port: TcpPort,
-    /// `-l`: addresses to listen on, in the order given; empty if the option was not given, see
+    /// `-l`: the addresses to listen on, in the given order; empty if the option was not given, see
     /// [`Settings::tcp_addresses`].
     pub listen: Vec<ListenAddress>,
-    /// `-s`: the unix socket. Without `-p` or `-l` beside it there is no TCP.
+    /// `-s`: the Unix socket. With it, and without `-p` and `-l`, there is no TCP.
     pub unix_socket: Option<PathBuf>,
-    /// `-a`: access bits of the unix socket. Default 0o700.
+    /// `-a`: the access bits of the Unix socket. Default 0o700.
     pub unix_mask: u32,
-    /// `-b`: connections the kernel may hold until they are accepted. Default 1024.
+    /// `-b`: the most connections in the kernel's backlog. Default 1024.
     pub backlog: i32,
 
     /// `-m`: memory for items, in bytes. Default 64 MiB.
     pub memory_bytes: usize,
-    /// `-I`: largest item, in bytes: 1 KiB to 1 GiB, at most half of [`Self::memory_bytes`]. Default 1 MiB.
+    /// `-I`: the largest item, in bytes: 1 KiB to 1 GiB, at most half of [`Self::memory_bytes`]. Default 1
+    /// MiB.
     pub item_bytes_max: usize,
-    /// Not `-M`: when memory is full, old items make room (otherwise the store answers an error).
+    /// False under `-M`: whether old items are evicted when the memory is full (otherwise the store returns
+    /// an error).
     pub evictions: bool,
     /// `-k`: keep all memory from being paged out.
     pub lock_memory: bool,
@@ -47,160 +49,162 @@ pub struct Settings {
 
     /// `-t`: threads that serve connections, 1 or more. Default 4.
     pub threads: usize,
-    /// `-c`: simultaneous connections, 1 or more. Default 1024.
+    /// `-c`: the most simultaneous connections, 1 or more. Default 1024.
     pub connections_max: usize,
-    /// `-o maxconns_fast`: above that limit, answer `ERROR Too many open connections` and close (the default);
-    /// otherwise leave new connections in the backlog until there is room.
+    /// `-o maxconns_fast`: above that limit, answer `ERROR Too many open connections` and close (the
+    /// default). Otherwise new connections stay in the backlog until another closes.
     pub connections_max_fast: bool,
-    /// `-R`: requests served from one connection before others get their turn. Default 256.
+    /// `-R`: the most requests of a connection in one turn. Default 256.
     pub requests_per_event: usize,
-    /// `-o idle_timeout`: close connections that send no command for this time. None (0): never.
+    /// `-o idle_timeout`: close connections that have sent no command for this time. None (0): never.
     pub idle_timeout: Option<Duration>,
     /// `-o io_uring`: send the replies of several connections in one system call where the kernel allows it.
     pub io_uring: bool,
 
-    /// Not `-C`: CAS values are shown to clients.
+    /// False under `-C`: whether clients see CAS values.
     pub cas: bool,
-    /// Not `-F`: `flush_all` is allowed.
+    /// False under `-F`: whether `flush_all` is allowed.
     pub flush: bool,
-    /// Not `-X`: `stats cachedump` and `lru_crawler metadump` are allowed.
+    /// False under `-X`: whether `stats cachedump` and `lru_crawler metadump` are allowed.
     pub dump: bool,
-    /// Not `-W`: `watch` is allowed.
+    /// False under `-W`: whether `watch` is allowed.
     pub watch: bool,
-    /// `-A`: `shutdown` is allowed.
+    /// `-A`: whether `shutdown` is allowed.
     pub shutdown_command: bool,
-    /// `-o track_sizes`: `stats sizes` counts the items of each size.
+    /// `-o track_sizes`: whether `stats sizes` counts the items of each size.
     pub track_sizes: bool,
-    /// `-o debugtime`: the command `debugtime` moves the clock.
+    /// `-o debugtime`: whether the command `debugtime` moves the clock.
     pub debugtime: bool,
-    /// `-D`: what ends a key's prefix in `stats detail`. Default `:`.
+    /// `-D`: the character that ends a key's prefix in `stats detail`. Default `:`.
     pub stat_delimiter: u8,
     /// Whether `-D` was given, which switches `stats detail` on from the start.
     pub stat_detail: bool,
-    /// `-o watcher_logbuf_size`: buffer of each watcher, in bytes. Default 256 KiB.
+    /// `-o watcher_logbuf_size`: the buffer of each watcher, in bytes. Default 256 KiB.
     pub watcher_buffer_bytes: usize,
-    /// `-o worker_logbuf_size`: buffer of each of these threads towards the watchers, in bytes. Default 64 KiB.
+    /// `-o worker_logbuf_size`: the queue of each lane for watchers' lines, in bytes. Default 64 KiB.
     pub lane_log_buffer_bytes: usize,
 
-    /// The protocols that connections may speak: as `-B` says, or as follows from `-S` and `-Y`.
+    /// The protocols that connections may use: the value of `-B`, or derived from `-S` and `-Y`.
     pub protocol: Protocol,
     pub(crate) protocol_given: Option<Protocol>,
-    /// `-Y`: users and passwords; clients must log in when it is given.
+    /// `-Y`: the file of users and passwords. With it, clients must log in.
     pub auth_file: Option<PathBuf>,
-    /// `-S`: binary clients must log in by SASL, against that file or, without it, the file of `MEMCACHED_SASL_PWDB`.
+    /// `-S`: whether binary clients must log in by SASL, with that file or, without it, the file of
+    /// `MEMCACHED_SASL_PWDB`.
     pub sasl: bool,
     /// `-Z` and the `ssl_*` options; None without `-Z`.
     pub tls: Option<TlsSettings>,
-    /// The `ssl_*` options, also without `-Z` (for `stats settings`).
+    /// The `ssl_*` options, with or without `-Z` (for `stats settings`).
     pub(crate) tls_given: TlsSettings,
     pub(crate) tls_wanted: bool,
 
-    /// `-u`: the user to become, if started as root.
+    /// `-u`: the user to which the server changes if it is started as root.
     pub user: Option<String>,
     /// `-d`: leave the terminal and run in the background.
     pub daemon: bool,
-    /// `-P`: where to write the process id.
+    /// `-P`: the file for the process id.
     pub pid_file: Option<PathBuf>,
-    /// `-r`: raise the limit on core files.
+    /// `-r`: whether to raise the limit on core files.
     pub core_dumps: bool,
     /// `-o drop_privileges` and `-o relaxed_privileges`.
     pub privileges: Privileges,
     pub(crate) drop_privileges: bool,
     pub(crate) relaxed_privileges: bool,
 
-    /// `-v`: how often it was given.
+    /// The number of `-v`.
     pub verbosity: u8,
-    /// `--config`: the rule file, which has been read.
+    /// `--config`: the rule file.
     pub rule_file: Option<RuleFile>,
-    /// What the rule file's `[server]` says of rules and control keys, with the defaults that follow from the
-    /// memory limit.
+    /// The keys of `[server]` for rules and control keys, with the defaults that follow from the memory
+    /// limit.
     pub protection: Protection,
-    /// `[objects]` of the rule file, or `--objects`: types of objects; None: they are switched off.
+    /// `[objects]` of the rule file, or `--objects`: the types of objects; None: they are switched off.
     pub objects: Option<Objects>,
     pub(crate) objects_dir: Option<PathBuf>,
-    /// Loads the types of users' own.
+    /// Loads users' own types.
     pub(crate) types: &'static dyn TypeLoader,
     pub(crate) config: Option<PathBuf>,
-    /// `--options-file`, which has been read.
+    /// The path of `--options-file`.
     pub(crate) options_file: Option<String>,
-    /// That file as the command line named it, with what it said.
+    /// The name of that file on the command line, and its contents at the start.
     pub(crate) options_read: Option<(String, OptionsFile)>,
     pub(crate) own: ServerDraft,
 
     /// `--log-format`.
     pub log_format: LogFormat,
-    /// `--admin`: where pages for monitoring are served; None: nowhere.
+    /// `--admin`: the address of the pages for monitoring; None: there are none.
     pub admin: Option<ListenAddress>,
-    /// `--admin-token`: the file of the token that their readers must send.
+    /// `--admin-token`: the file of the token that readers of the pages must send.
     pub admin_token: Option<PathBuf>,
-    /// What they are encrypted with beyond loopback: the `ssl_*` options, with or without `-Z`; None without a certificate.
+    /// The TLS of the pages beyond loopback: the `ssl_*` options, with or without `-Z`; None without a
+    /// certificate.
     pub admin_tls: Option<TlsSettings>,
-    /// `--slow-log`: computations and loads from this time on are in the slow log. Default 1 s.
+    /// `--slow-log`: computations and loads that take at least this long are in the slow log. Default 1 s.
     pub slow: Duration,
-    /// `--slow-calls`: calls of objects from this time on are. Default 10 ms.
+    /// `--slow-calls`: calls of objects that take at least this long are in the slow log. Default 10 ms.
     pub slow_calls: Duration,
-    /// `--drain`: how long SIGTERM waits at most for requests that are held. Default 5 s.
+    /// `--drain`: how long the server waits at most for held requests after SIGTERM. Default 5 s.
     pub drain: Duration,
-    /// `--unsent-memory`: bytes of replies that clients have not taken yet, all connections together. At least 1 MiB,
+    /// `--unsent-memory`: the most bytes of unsent replies, of all connections together. At least 1 MiB,
     /// default 64 MiB.
     pub unsent_bytes: usize,
 
-    /// Settings of memcached that exist here in `stats settings` only: its name for them, and the value given
+    /// Settings of memcached that exist here in `stats settings` only: memcached's name, and the given value
     /// or memcached's default.
     pub tuning: BTreeMap<&'static str, String>,
-    /// One line for each option that was accepted without effect; log them at start.
+    /// A line for each option that was accepted without effect, to be logged at the start.
     pub notices: Vec<String>,
     /// Words of the command line that are neither an option nor a value.
     pub(crate) strays: Vec<String>,
     pub(crate) port_given: bool,
 }
 
-/// `-Z` and its `ssl_*` options.
+/// The `ssl_*` options of `-Z`.
 #[derive(Debug, Clone, Default)]
 pub struct TlsSettings {
-    /// `ssl_chain_cert`: the certificate and those that lead to its root, PEM.
+    /// `ssl_chain_cert`: the certificate and its chain up to the root, PEM.
     pub chain_cert: PathBuf,
-    /// `ssl_key`: the private key; None: it is in the chain file.
+    /// `ssl_key`: the private key; None: the chain file has it.
     pub key: Option<PathBuf>,
-    /// `ssl_keyformat`.
+    /// `ssl_keyformat`: the format of the private key.
     pub key_format: KeyFormat,
-    /// `ssl_verify_mode`.
+    /// `ssl_verify_mode`: whether clients need a certificate.
     pub verify_mode: VerifyMode,
-    /// `ssl_ca_cert`: authorities that vouch for clients, PEM.
+    /// `ssl_ca_cert`: the authorities of clients' certificates, PEM.
     pub ca_cert: Option<PathBuf>,
-    /// `ssl_min_version`.
+    /// `ssl_min_version`: the oldest version of TLS.
     pub min_version: TlsVersion,
-    /// `ssl_ciphers`: names of cipher suites as OpenSSL writes them, separated by `:`.
+    /// `ssl_ciphers`: names of cipher suites in OpenSSL's form, separated by `:`.
     pub ciphers: Option<String>,
-    /// `ssl_session_cache`: clients may resume sessions.
+    /// `ssl_session_cache`: whether clients may resume sessions.
     pub session_cache: bool,
 }
 
-/// How the private key is stored.
+/// The format of the private key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum KeyFormat {
-    /// Text.
+    /// PEM, which is text.
     #[default]
     Pem,
-    /// Binary.
+    /// DER, which is binary.
     Der,
 }
 
-/// What is asked of clients, by memcached's numbers.
+/// Whether clients need a certificate, by memcached's numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum VerifyMode {
-    /// 0: no certificate.
+    /// 0: clients are not asked for a certificate.
     #[default]
     None,
-    /// 1: a certificate is asked for; if one comes it must be good.
+    /// 1: clients are asked for a certificate; if they send one it must be valid.
     Request,
-    /// 2: a good certificate is required.
+    /// 2: clients must send a valid certificate.
     Require,
-    /// 3: as 2. It differs only where a connection negotiates again, which TLS as spoken here never does.
+    /// 3: the same as 2. It would differ when a connection is renegotiated, which is not supported.
     Once,
 }
 
-/// Oldest protocol version spoken.
+/// The oldest version of TLS.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum TlsVersion {
     /// TLS 1.2.
@@ -210,19 +214,20 @@ pub enum TlsVersion {
     Tls13,
 }
 
-/// What the server gives up once it listens.
+/// The privileges that the server gives up once it listens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Privileges {
-    /// Nothing.
+    /// None are given up.
     #[default]
     Keep,
-    /// `-o drop_privileges,relaxed_privileges`: programs it starts gain nothing from setuid bits.
+    /// `-o drop_privileges,relaxed_privileges`: programs that the server starts gain nothing from setuid
+    /// bits.
     NoNew,
-    /// `-o drop_privileges`: that, and all capabilities.
+    /// `-o drop_privileges`: the same, and all capabilities are given up.
     Drop,
 }
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// `cattlegrid: message`
@@ -303,8 +308,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Where to listen by TCP: the addresses of `-l` or else loopback, each with its port; entries whose port
-    /// is [`TcpPort::None`] are left out. Empty with `-s` and neither `-p` nor `-l`.
+    /// The TCP addresses to listen on: those of `-l`, or else loopback, each with its port. Entries whose
+    /// port is [`TcpPort::None`] are left out. Empty with `-s` and neither `-p` nor `-l`.
     pub fn tcp_addresses(&self) -> Vec<(ListenAddress, TcpPort)> {
         if self.unix_socket.is_some() && !self.port_given && self.listen.is_empty() {
             return Vec::new();
@@ -318,7 +323,7 @@ impl Settings {
             .collect()
     }
 
-    /// What memcached's `stats settings` calls `inter`: the addresses as given, by comma.
+    /// The given addresses, separated by commas; memcached's `stats settings` calls them `inter`.
     pub fn inter(&self) -> String {
         match &self.listen[..] {
             [] => ListenAddress::loopback().to_string(),
@@ -326,37 +331,43 @@ impl Settings {
         }
     }
 
-    /// Whether text clients must log in. Under [`Self::auth_binary`] alone no text is spoken, see [`Self::protocol`].
+    /// Whether text clients must log in. Under [`Self::auth_binary`] alone the text protocol is not accepted,
+    /// see [`Self::protocol`].
     pub fn auth_text(&self) -> bool {
         self.auth_file.is_some()
     }
 
-    /// Whether binary clients must log in. Under [`Self::auth_text`] alone the binary protocol is not spoken.
+    /// Whether binary clients must log in. Under [`Self::auth_text`] alone the binary protocol is not
+    /// accepted.
     pub fn auth_binary(&self) -> bool {
         self.sasl
     }
 
-    /// The `ssl_*` options as given, for `stats settings`, with or without `-Z`.
+    /// The given `ssl_*` options, for `stats settings`, with or without `-Z`.
     pub fn tls_given(&self) -> &TlsSettings {
         &self.tls_given
     }
 
-    /// The loaders of the rule file that run; empty without one.
+    /// The loaders of the rule file that are started; empty without a rule file.
     pub fn loaders(&self) -> &[LoaderSettings] {
         self.rule_file.as_ref().map_or(&[], |file| &file.running)
     }
 
-    /// The logs that the rule file follows; empty without one.
+    /// The logs that the rule file follows; empty without a rule file.
     pub fn follows(&self) -> &[FollowSettings] {
         self.rule_file.as_ref().map_or(&[], |file| &file.follows)
     }
 
-    /// A line if the file of `--options-file` says otherwise than at the start, or cannot be read now: only a restart takes it.
+    /// The log line about an options file that has changed since the start, which needs a restart, or that
+    /// cannot be read.
     pub fn options_need_restart(&self) -> Option<String> {
         self.options_read.as_ref().and_then(|(given, file)| file.needs_restart(given))
     }
 
-    /// Makes every path absolute, so that it means the same after `-d` has moved to `/`.
+    /// Makes every path absolute, so that it stays valid after `-d` has changed to `/`.
+    ///
+    /// # Errors
+    /// The present directory is unknown.
     pub fn make_paths_absolute(&mut self) -> std::io::Result<()> {
         let own = [
             &mut self.unix_socket,
@@ -385,7 +396,10 @@ impl Settings {
         Ok(())
     }
 
-    /// What can be judged only when all options are known.
+    /// Checks that need all options.
+    ///
+    /// # Errors
+    /// Options contradict each other.
     pub(crate) fn check(&mut self) -> Result<(), UsageError> {
         self.protection = self.own.resolve(self.memory_bytes);
         self.check_memory()?;
@@ -447,7 +461,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Half of the memory is for items, and an item takes at most half of it.
+    /// Checks that half of the memory can be for items, and an item for at most half of that.
     fn check_memory(&self) -> Result<(), UsageError> {
         let Protection { tag_bytes, ledger_bytes, fence_bytes, .. } = self.protection;
         let taken = tag_bytes.saturating_add(ledger_bytes).saturating_add(fence_bytes);
@@ -468,7 +482,7 @@ impl Settings {
         Ok(())
     }
 
-    /// The prefixes of `-l` without `-Z`.
+    /// Checks the prefixes of `-l` without `-Z`.
     fn check_prefixes(&mut self) -> Result<(), UsageError> {
         if self.tls_wanted {
             return Ok(());
@@ -487,7 +501,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Under `-Z`.
+    /// Checks the options of TLS under `-Z`.
     fn check_tls(&mut self) -> Result<(), UsageError> {
         let tls = &self.tls_given;
         let verifies = matches!(tls.verify_mode, VerifyMode::Require | VerifyMode::Once);
@@ -516,7 +530,8 @@ impl Settings {
     }
 }
 
-/// `stats settings` of memcached 1.6 that tune what does not exist here, with its defaults.
+/// Names in memcached 1.6's `stats settings` that tune parts which do not exist here, with memcached's
+/// defaults.
 const TUNING: &[(&str, &str)] = &[
     ("oldest", "0"),
     ("growth_factor", "1.25"),

@@ -1,4 +1,4 @@
-//! `[[share]]`: what keys of one prefix have of the memory.
+//! `[[share]]`: the share of the memory for keys with one prefix.
 
 use std::path::Path;
 
@@ -8,34 +8,35 @@ use crate::keys::{self, ShareDraft};
 use crate::problems::{Problems, line_of};
 use crate::rules::read_table;
 
-/// Shares a file may have.
+/// The most shares in a file.
 pub const SHARES_MAX: usize = 8;
-/// Longest prefix of a share, in bytes.
+/// The longest prefix of a share, in bytes.
 const PREFIX_BYTES_MAX: usize = 64;
-/// What all shares have at least in sum, at most: the rest of the memory is the index, and room to move.
+/// The most per cent that the `at_least` of all shares may add up to: the rest is for the index, and for
+/// moving items.
 const LEAST_SUM_MAX: u32 = 80;
 
 /// A `[[share]]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShareSettings {
-    /// With which its keys begin.
+    /// The prefix of its keys.
     pub prefix: String,
-    /// Its items are not evicted for others while they have less than this part of the memory, in per cent.
+    /// The percentage of the memory up to which its items are not evicted for others.
     pub at_least: u8,
-    /// They have no more than this part, in per cent.
+    /// The percentage of the memory that its items may have at most.
     pub at_most: u8,
-    /// Its line in the file.
+    /// The line in the file.
     pub(crate) line: usize,
 }
 
 impl ShareSettings {
-    /// The same, whatever its line.
+    /// Whether the shares are equal, apart from their lines.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         (&self.prefix, self.at_least, self.at_most) == (&other.prefix, other.at_least, other.at_most)
     }
 }
 
-/// The shares of `[[share]]`, in order; those with problems are left out.
+/// The shares of `[[share]]`, in order, without those that have problems.
 pub(crate) fn read_shares(
     tables: &[(usize, &DeTable<'_>)],
     text: &str,
@@ -86,7 +87,7 @@ pub(crate) fn read_shares(
     shares
 }
 
-/// A line for each share that `newer`, in the file at `path`, has and `older` has not, or the other way round.
+/// A log line for each share that differs between `newer`, in the file at `path`, and `older`.
 pub(crate) fn need_restart(older: &[ShareSettings], newer: &[ShareSettings], path: &Path) -> Vec<String> {
     let path = path.display();
     let lacks =

@@ -1,15 +1,18 @@
-//! The kinds of values as a rule file writes them.
+//! Reading of values in the form of a rule file.
 
 use toml::Spanned;
 use toml::de::{DeInteger, DeValue};
 
-use crate::value::{Kind, OptionValue, Place, SECOND, Text, URL, read_ms, read_size};
+use crate::value::{OptionValue, SECOND, TextValue, URL, ValueKind, ValueSyntax, read_ms, read_size};
 
-impl Kind {
-    /// Reads a value of a rule file; the error continues a sentence that began with the key.
+impl ValueKind {
+    /// Reads a value of a rule file.
+    ///
+    /// # Errors
+    /// The text continues a sentence that began with the key.
     pub(crate) fn read_toml(self, value: &Spanned<DeValue<'_>>) -> Result<OptionValue, String> {
         let given = value.get_ref();
-        // Milliseconds or seconds without a unit would be mistaken for each other; 0 is 0.
+        // Without a unit, milliseconds and seconds could be confused; 0 needs none.
         let ms = || match given {
             DeValue::Integer(number) if integer(number) == Some(0) => Some(0),
             DeValue::String(text) => read_ms(text),
@@ -83,7 +86,7 @@ impl Kind {
             Self::Choice { names, .. } => {
                 text_of(value).filter(|text| names.contains(&&*text.text)).map(OptionValue::Text)
             }
-            // Tables of its own, which are read apart.
+            // These are separate tables, which are read elsewhere.
             Self::Any => Some(OptionValue::None),
             Self::None | Self::Octal => unreachable!("only options are of this kind"),
         };
@@ -94,12 +97,12 @@ impl Kind {
                 Self::Text { what: URL, .. } => "its value".to_owned(),
                 _ => show(given),
             };
-            format!("{shown}: must be {}{unit}", self.describe(Place::RuleFile))
+            format!("{shown}: must be {}{unit}", self.describe(ValueSyntax::RuleFile))
         })
     }
 }
 
-/// Digits only.
+/// A percentage, which has digits only.
 fn read_percent(text: &str) -> Option<u8> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
@@ -109,7 +112,7 @@ fn read_percent(text: &str) -> Option<u8> {
 fn share_of(value: &DeValue<'_>) -> Option<u32> {
     let DeValue::Float(number) = value else { return None };
     let ppm = number.as_str().replace('_', "").parse::<f64>().ok()? * 1e6;
-    // Not a number compares as false.
+    // NaN compares as false.
     (0.5..1e6).contains(&ppm).then_some(ppm.round() as u32)
 }
 
@@ -117,21 +120,21 @@ fn is_word(text: &str, max: usize) -> bool {
     text.len() <= max && !text.chars().any(|c| c.is_whitespace() || c.is_control())
 }
 
-fn text_of(value: &Spanned<DeValue<'_>>) -> Option<Text> {
-    Some(Text { text: value.get_ref().as_str()?.to_owned(), offset: value.span().start })
+fn text_of(value: &Spanned<DeValue<'_>>) -> Option<TextValue> {
+    Some(TextValue { text: value.get_ref().as_str()?.to_owned(), offset: value.span().start })
 }
 
-/// A text, or a number as text.
-fn word_of(value: &Spanned<DeValue<'_>>) -> Option<Text> {
+/// A string, or a number as text.
+fn word_of(value: &Spanned<DeValue<'_>>) -> Option<TextValue> {
     let text = match value.get_ref() {
         DeValue::Integer(number) => integer(number)?.to_string(),
         DeValue::Float(number) => number.as_str().to_owned(),
         _ => return text_of(value),
     };
-    Some(Text { text, offset: value.span().start })
+    Some(TextValue { text, offset: value.span().start })
 }
 
-/// A value as messages show it: short ones as they are, long ones by their type.
+/// A value in messages: short values unchanged, long ones by their type.
 pub(crate) fn show(value: &DeValue<'_>) -> String {
     match value {
         DeValue::String(text) if text.len() > SHOWN_BYTES => {
@@ -158,12 +161,12 @@ pub(crate) fn show(value: &DeValue<'_>) -> String {
     }
 }
 
-/// Bytes of a text that a message shows.
+/// The most bytes of a string in a message.
 const SHOWN_BYTES: usize = 100;
-/// Values of a list that a message shows.
+/// The most values of a list in a message.
 const SHOWN_VALUES: usize = 4;
 
-/// The number, if it is none too large.
+/// The number, unless it is too large.
 pub(crate) fn integer(number: &DeInteger<'_>) -> Option<i64> {
     i64::from_str_radix(&number.as_str().replace('_', ""), number.radix()).ok()
 }

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use crate::command_line::Command;
 use crate::error::UsageError;
-use crate::help::Topic;
-use crate::problems::{meant, nearest};
+use crate::help::HelpTopic;
+use crate::problems::{most_similar, nearest};
 
-/// The server that is watched if none is named.
+/// The default server.
 const ADDRESS: &str = "127.0.0.1:11211";
-/// memcached's port, of an address that names none.
+/// memcached's port, for an address without a port.
 const PORT: u16 = 11211;
 const OPTIONS: [&str; 7] = ["--once", "--view", "--interval", "--login", "--tls", "--tls-ca", "--ascii"];
 
@@ -18,24 +18,25 @@ const OPTIONS: [&str; 7] = ["--once", "--view", "--interval", "--login", "--tls"
 pub const TOP_VIEWS: [&str; 10] =
     ["main", "rules", "loaders", "objects", "keys", "slow", "memory", "fleet", "times", "all"];
 
-/// What to watch, and how to show it.
+/// The options of `cattlegrid top`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopCommand {
-    /// host:port, an address of IPv6 in brackets, or the path of a Unix socket, which begins with `/`.
+    /// The server: host:port, with IPv6 addresses in brackets, or the path of a Unix socket, which begins
+    /// with `/`.
     pub address: String,
-    /// Print what there is as text, once.
+    /// Whether to print the present state as text, and exit.
     pub once: bool,
-    /// One of [`TOP_VIEWS`] to begin with, or to print alone.
+    /// The view to begin with, or to print: one of [`TOP_VIEWS`].
     pub view: Option<&'static str>,
-    /// Time between two looks, 0.2 s to 60 s.
+    /// The time between two updates, 0.2 s to 60 s.
     pub interval: Duration,
     /// A file whose first line is `user:password`.
     pub login: Option<PathBuf>,
-    /// Speak TLS.
+    /// Whether to use TLS.
     pub tls: bool,
-    /// The authorities of the server's certificate, PEM; without it any is accepted.
+    /// The authorities of the server's certificate, PEM; None: any certificate is accepted.
     pub tls_ca: Option<PathBuf>,
-    /// Draw with ASCII only, whatever the locale.
+    /// Whether to draw with ASCII only, in any locale.
     pub ascii: bool,
 }
 
@@ -54,7 +55,7 @@ impl Default for TopCommand {
     }
 }
 
-/// `[ADDR] [OPTION]...`, in any order.
+/// Parses `[ADDR] [OPTION]...`, in any order.
 pub(crate) fn parse_top(words: &[String]) -> Result<Command, UsageError> {
     let mut command = TopCommand::default();
     let mut address = None;
@@ -69,7 +70,7 @@ pub(crate) fn parse_top(words: &[String]) -> Result<Command, UsageError> {
             given.clone().or_else(|| words.next().cloned()).ok_or_else(missing)
         };
         match name {
-            "-h" | "--help" => return Ok(Command::Help(Topic::Top)),
+            "-h" | "--help" => return Ok(Command::Help(HelpTopic::Top)),
             "--once" | "--tls" | "--ascii" if given.is_some() => {
                 return Err(UsageError::new(format!("top {name}: takes no value")));
             }
@@ -83,7 +84,7 @@ pub(crate) fn parse_top(words: &[String]) -> Result<Command, UsageError> {
             }
             "--tls-ca" => command.tls_ca = Some(PathBuf::from(value("a file of certificates, PEM")?)),
             _ if word.starts_with('-') => {
-                let near = meant(word, OPTIONS.into_iter()).map_or_else(
+                let near = most_similar(word, OPTIONS.into_iter()).map_or_else(
                     || format!("there are {}", OPTIONS.join(", ")),
                     |meant| format!("did you mean {meant}?"),
                 );
@@ -116,7 +117,7 @@ fn interval(given: &str) -> Result<Duration, UsageError> {
     })
 }
 
-/// An address without a port has memcached's.
+/// The address, with memcached's port if it has none.
 fn with_port(given: &str) -> String {
     let is_bare_ipv6 = given.parse::<std::net::Ipv6Addr>().is_ok();
     if given.contains('/') {

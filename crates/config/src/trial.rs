@@ -1,4 +1,4 @@
-//! `cattlegrid check FILE --try KEY`: the key, its rule and its loader, to run the loader once.
+//! `cattlegrid check FILE --try KEY`: a key with its rule and its loader, for running the loader once.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,25 +13,25 @@ use crate::settings::Settings;
 
 /// A key for which a loader can be run once.
 #[derive(Debug, Clone)]
-pub struct Trial {
-    /// The key, such as a client could send.
+pub struct LoaderTrial {
+    /// The key as a client would send it.
     pub key: String,
-    /// Its rule, which names the loader.
+    /// The rule, which names the loader.
     pub rule: Arc<Rule>,
-    /// Bytes of the server's prefix with which the key begins.
+    /// The length of the server's prefix with which the key begins, in bytes.
     pub prefix_len: usize,
     /// The loader.
     pub loader: LoaderSettings,
-    /// Those of a server that is started with the file and nothing else.
+    /// The settings of a server that is started with the file alone.
     pub settings: Settings,
 }
 
-impl Trial {
-    /// Of `key` under the file at `path`, whose types of users' own `types` loads.
+impl LoaderTrial {
+    /// The trial of `key` under the file at `path`; `types` loads users' own types.
     ///
     /// # Errors
-    /// What is wrong with the file, or with the settings if the server were started with the file alone; the key cannot be
-    /// a key, or no loader computes its value.
+    /// The file has mistakes, or a server would refuse the settings; or the key is invalid, or no loader
+    /// computes its value.
     pub fn new(path: &Path, key: &str, types: &'static dyn TypeLoader) -> Result<Self, ConfigError> {
         let file = RuleFile::load(path, types)?;
         let settings = file.settings().map_err(|error| ConfigError::one(path, error))?;
@@ -66,7 +66,7 @@ impl Trial {
     }
 }
 
-/// Bytes of a key, as in memcached.
+/// The longest key in bytes, as in memcached.
 pub(crate) const KEY_BYTES_MAX: usize = 250;
 
 #[cfg(test)]
@@ -78,16 +78,16 @@ mod tests {
                         [[rule]]\nmatch = \"user:{id}\"\nhold = \"1s\"\n\
                         [loader.other]\ncommand = [\"sh\"]\n[loader.pages]\ncommand = [\"sh\"]\n";
 
-    fn trial(text: &str, key: &str) -> Result<Trial, String> {
+    fn trial(text: &str, key: &str) -> Result<LoaderTrial, String> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
         let path = format!("{}: ", file.path().display());
-        Trial::new(file.path(), key, &NoScripts).map_err(|error| error.to_string().replace(&path, ""))
+        LoaderTrial::new(file.path(), key, &NoScripts).map_err(|error| error.to_string().replace(&path, ""))
     }
 
     #[test]
     fn a_key_has_the_loader_of_its_rule() {
-        let Trial { key, rule, loader, settings, prefix_len: _ } = trial(TEXT, "page:7").unwrap();
+        let LoaderTrial { key, rule, loader, settings, prefix_len: _ } = trial(TEXT, "page:7").unwrap();
         assert_eq!((key.as_str(), rule.number, loader.name.as_str()), ("page:7", 1, "pages"));
         assert_eq!(settings.item_bytes_max, 2 << 20);
         let longest = format!("page:{}", "é".repeat(122) + "x");

@@ -1,13 +1,13 @@
-//! The options and subcommands as plain data, for what is generated from them: completions of shells, and the man page.
+//! The options and subcommands as plain data, for generated shell completions and the man page.
 
 use crate::help::brief;
-use crate::option_row::{Name, OptionRow};
+use crate::option_row::{OptionName, OptionRow};
 use crate::options::rows;
 use crate::reference::words;
 use crate::table::Class;
-use crate::value::Kind;
+use crate::value::ValueKind;
 
-/// The subcommands, and what each does in a few words.
+/// The subcommands, each with a short description.
 pub const SUBCOMMANDS: &[(&str, &str)] = &[
     ("serve", "the server, with memcached's options"),
     ("demo", "a tour of what the server does"),
@@ -24,36 +24,36 @@ pub const SUBCOMMANDS: &[(&str, &str)] = &[
     ("version", "the version"),
 ];
 
-/// What becomes of an option.
+/// Whether an option has an effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
-    /// It does what it says.
+pub enum OptionStatus {
+    /// The option has an effect.
     Honoured,
-    /// It is accepted for memcached's scripts, and does nothing.
+    /// The option is accepted for memcached's scripts, and has no effect.
     Inert,
-    /// It is an error.
+    /// The option is an error.
     Refused,
 }
 
 /// An option of the server.
 #[derive(Debug, Clone)]
 pub struct OptionUsage {
-    /// Its letter: `-p`.
+    /// The letter: `-p`.
     pub short: Option<char>,
-    /// Its long name, without the dashes.
+    /// The long name, without the dashes.
     pub long: Option<&'static str>,
-    /// Its name in the list of `-o`.
+    /// The name in the list of `-o`.
     pub extended: Option<&'static str>,
-    /// What it takes, as the help shows it, `<num>`; empty for a switch.
+    /// The placeholder of the value in the help, `<num>`; empty for a switch.
     pub value: String,
-    /// The values, where there are only some.
+    /// The allowed values, if only certain ones are.
     pub choices: &'static [&'static str],
-    /// What it does, in a few words.
+    /// A short description.
     pub brief: &'static str,
-    /// What it does, with its default.
+    /// The description, with the default.
     pub doc: String,
-    /// What becomes of it.
-    pub standing: Standing,
+    /// Whether the option has an effect.
+    pub standing: OptionStatus,
 }
 
 /// All options, in the order of the help. Names of `-o` that stand for a family (`slab_*`) are left out.
@@ -63,23 +63,23 @@ pub fn option_usages() -> impl Iterator<Item = OptionUsage> {
 
 fn usage_of(row: &OptionRow) -> Option<OptionUsage> {
     let (short, long, extended) = match row.name {
-        Name::Switch { short, long } => (short, long, None),
-        Name::Extended(name) => (None, None, Some(name)),
-        Name::Family(_) => return None,
+        OptionName::Switch { short, long } => (short, long, None),
+        OptionName::Extended(name) => (None, None, Some(name)),
+        OptionName::Family(_) => return None,
     };
     let choices = match row.kind {
-        Kind::Choice { names, .. } => names,
+        ValueKind::Choice { names, .. } => names,
         _ => &[],
     };
-    let value = if matches!(row.kind, Kind::Any) && extended.is_some() {
+    let value = if matches!(row.kind, ValueKind::Any) && extended.is_some() {
         String::new()
     } else {
         row.kind.placeholder()
     };
     let standing = match row.class {
-        Class::Inert { .. } => Standing::Inert,
-        Class::Refused(_) => Standing::Refused,
-        _ => Standing::Honoured,
+        Class::Inert { .. } => OptionStatus::Inert,
+        Class::Refused(_) => OptionStatus::Refused,
+        _ => OptionStatus::Honoured,
     };
     Some(OptionUsage { short, long, extended, value, choices, brief: brief(row), doc: words(row), standing })
 }
@@ -87,7 +87,7 @@ fn usage_of(row: &OptionRow) -> Option<OptionUsage> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Command, Topic, parse_args};
+    use crate::{Command, HelpTopic, parse_args};
 
     #[test]
     fn each_subcommand_is_one() {
@@ -101,7 +101,7 @@ mod tests {
                 );
             }
             assert!(
-                Topic::Program.text().contains(&format!("cattlegrid {name}")) || *name == "serve",
+                HelpTopic::Program.text().contains(&format!("cattlegrid {name}")) || *name == "serve",
                 "{name}"
             );
         }

@@ -1,49 +1,49 @@
-//! What users may do, from the tables of `[[user]]`.
+//! The rights of users, from the tables `[[user]]`.
 
 use cattlegrid_engine::{Right, RightSet, Rights};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::keys::{Key, key, list, toml_text};
+use crate::keys::{TableKey, key, list, toml_text};
 use crate::problems::{Problems, line_of, nearest};
 use crate::rule_file::RuleFile;
 use crate::rules::read_table;
 use crate::table::set;
-use crate::value::{Kind, Text};
+use crate::value::{TextValue, ValueKind};
 
-/// A user of the file of users, as a `[[user]]` limits it.
+/// A user with a `[[user]]` table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserSettings {
-    /// Its name; `*`: all that have no table of their own.
+    /// The user's name; `*`: all users without a table.
     pub name: String,
-    /// What it may do.
+    /// The user's rights.
     pub rights: Rights,
     /// The line of its table, from 1.
     pub line: usize,
 }
 
-/// A `[[user]]` as it is being read.
+/// A `[[user]]` that is being read.
 #[derive(Debug, Default)]
 pub(crate) struct UserDraft {
-    name: Option<Text>,
-    rights: Option<Vec<Text>>,
-    prefix: Option<Text>,
+    name: Option<TextValue>,
+    rights: Option<Vec<TextValue>>,
+    prefix: Option<TextValue>,
 }
 
-/// Bytes of a user's name.
+/// The longest name of a user, in bytes.
 const NAME_MAX: usize = 4095;
 
 #[rustfmt::skip]
-pub(crate) const USER: &[Key<UserDraft, UserSettings>] = &[
-    key("name", Kind::Free { what: "name", max: NAME_MAX }, "",
+pub(crate) const USER: &[TableKey<UserDraft, UserSettings>] = &[
+    key("name", ValueKind::Free { what: "name", max: NAME_MAX }, "",
         "A user of the file of users (`-Y`, or `MEMCACHED_SASL_PWDB` under `-S`), or `\"*\"`: all users without a table of their own. Needed.",
         set!(name, given => Some(given.placed().clone())),
         |user| Some(toml_text(&user.name))),
-    key("rights", Kind::List { what: "\"read\", \"write\", \"control\", \"admin\"" }, "all",
+    key("rights", ValueKind::List { what: "\"read\", \"write\", \"control\", \"admin\"" }, "all",
         "What the user may do; [Security](security.md#users-with-rights) has the commands. `[]`: log in and nothing else.",
         set!(rights, given => Some(given.list().to_vec())),
         |user| Some(list(Right::ALL.into_iter().filter(|right| user.rights.set.has(*right)).map(Right::name)))),
-    key("prefix", Kind::Text { what: "prefix", max: 250 }, "none: all keys",
+    key("prefix", ValueKind::Text { what: "prefix", max: 250 }, "none: all keys",
         "What each key of the user begins with. The right admin is of no use with it, since its commands are about all keys; control keys need one of `[server] prefixes` that begins with it.",
         set!(prefix, given => Some(given.placed().clone())),
         |user| {
@@ -52,7 +52,7 @@ pub(crate) const USER: &[Key<UserDraft, UserSettings>] = &[
         }),
 ];
 
-/// The users of `[[user]]`, in order; those with problems are left out.
+/// The users of `[[user]]`, in order, without those that have problems.
 pub(crate) fn read_users(
     tables: &[(usize, &DeTable<'_>)],
     text: &str,
@@ -85,7 +85,7 @@ pub(crate) fn read_users(
     users
 }
 
-fn read_rights(names: &[Text], label: &str, problems: &mut Problems) -> RightSet {
+fn read_rights(names: &[TextValue], label: &str, problems: &mut Problems) -> RightSet {
     let mut set = RightSet::NONE;
     for name in names {
         let Some(right) = Right::ALL.into_iter().find(|right| right.name() == name.text) else {
@@ -102,7 +102,7 @@ fn read_rights(names: &[Text], label: &str, problems: &mut Problems) -> RightSet
     set
 }
 
-/// How messages name a table: by its user, or by its number.
+/// The name of a table in messages: by its user, or by its number.
 fn label(number: u32, table: &DeTable<'_>) -> String {
     match table.get("name").map(Spanned::get_ref) {
         Some(DeValue::String(name)) if !name.is_empty() => format!("user {name:?}"),
@@ -111,7 +111,7 @@ fn label(number: u32, table: &DeTable<'_>) -> String {
 }
 
 impl RuleFile {
-    /// Where the table of a user stands: file and line, for messages.
+    /// The file and the line of a user's table, for messages.
     pub fn place_of(&self, user: &UserSettings) -> String {
         format!("{}:{}", self.path.display(), user.line)
     }

@@ -1,14 +1,14 @@
-//! The kinds of values that options and keys take: what is allowed, how it is read from a word of the command line, how
-//! it is said. `toml_value.rs` reads the same kinds from a rule file.
+//! The kinds of values of options and keys: the allowed values, how they are read from a word of the command
+//! line, and how messages describe them. `toml_value.rs` reads the same kinds from a rule file.
 
 use std::time::Duration;
 
-/// What an option or a key takes.
+/// The kind of an option's or a key's value.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Kind {
-    /// Nothing: the option is a switch.
+pub(crate) enum ValueKind {
+    /// No value: the option is a switch.
     None,
-    /// Anything or nothing, which is not read: for options without effect.
+    /// An optional value that is not read, for options without effect.
     Any,
     /// A whole number in `min..=max`.
     Number { unit: &'static str, min: i64, max: i64 },
@@ -26,15 +26,16 @@ pub(crate) enum Kind {
     Seconds { max: u64 },
     /// Access bits in octal, 0 to 777.
     Octal,
-    /// One of `names`; those in `refused` have a reason of their own.
+    /// One of `names`; those in `refused` are errors with a reason.
     Choice { names: &'static [&'static str], refused: &'static [(&'static str, &'static str)] },
-    /// Text of at most `max` bytes, called `what`. On the command line it is not empty; in a rule file it has no blanks.
+    /// A string of at most `max` bytes, described as `what`. On the command line it is not empty; in a rule
+    /// file it has no blanks.
     Text { what: &'static str, max: usize },
-    /// A list of texts, called `what`.
+    /// A list of strings, described as `what`.
     List { what: &'static str },
-    /// A list of texts and numbers, called `what`; a number is its text.
+    /// A list of strings and numbers, described as `what`; a number is taken as its text.
     Words { what: &'static str },
-    /// Any text of at most `max` bytes, called `what`; blanks and line breaks too.
+    /// Any string of at most `max` bytes, described as `what`; it may have blanks and line breaks.
     Free { what: &'static str, max: usize },
     /// `true` or `false`.
     Flag,
@@ -42,13 +43,13 @@ pub(crate) enum Kind {
     FlagOr { word: &'static str },
 }
 
-/// What a [`Kind::Text`] is called that may have a password in it: messages do not show it.
+/// The `what` of a [`ValueKind::Text`] that may contain a password, and is not shown in messages.
 pub(crate) const URL: &str = "URL";
 
 /// A value that was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum OptionValue {
-    /// Of a switch, or of what is not read.
+    /// No value: of a switch, or a value that is not read.
     None,
     Number(i64),
     Bytes(u64),
@@ -60,28 +61,28 @@ pub(crate) enum OptionValue {
     /// Parts per million.
     Share(u32),
     Octal(u32),
-    Text(Text),
-    List(Vec<Text>),
+    Text(TextValue),
+    List(Vec<TextValue>),
     Flag(bool),
 }
 
-/// A text and where it begins in its file; 0 on the command line.
+/// A string and its offset in the file; 0 on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Text {
+pub(crate) struct TextValue {
     pub(crate) text: String,
     pub(crate) offset: usize,
 }
 
-/// Where a value is written: units and quotes differ.
+/// The place of a value, which determines its units and quotes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum ValueSyntax {
     /// A word of the command line.
     CommandLine,
     /// A value of the rule file.
     RuleFile,
 }
 
-/// A unit's name, and how many of the smallest unit it has.
+/// A unit's name, and its multiple of the smallest unit.
 pub(crate) type Unit = (&'static str, u64);
 
 pub(crate) const SECOND: u64 = 1000;
@@ -90,9 +91,9 @@ pub(crate) const HOUR: u64 = 60 * MINUTE;
 pub(crate) const DAY: u64 = 24 * HOUR;
 
 const TIMES: &[Unit] = &[("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND), ("ms", 1)];
-/// As messages name them.
+/// The units of time in messages.
 const UNITS: &str = "ms, s, m, h or d";
-/// As memcached has them, in either case.
+/// memcached's units of size, which may be upper or lower case.
 const LETTERS: &[Unit] = &[
     ("g", 1 << 30),
     ("G", 1 << 30),
@@ -104,93 +105,93 @@ const LETTERS: &[Unit] = &[
 ];
 const BINARY: &[Unit] = &[("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
 
-/// What a row promises of its field; every row is read in a test.
+/// The message of a row whose kind does not fit its field, which tests exclude for every row.
 const FITS: &str = "the row's kind and range fit its field";
 
 impl OptionValue {
-    /// The number of a [`Kind::Number`].
+    /// The number of a [`ValueKind::Number`].
     pub(crate) fn number<T: TryFrom<i64>>(&self) -> T {
         if let Self::Number(number) = self { T::try_from(*number).ok() } else { None }.expect(FITS)
     }
 
-    /// The bytes of a [`Kind::Size`].
+    /// The bytes of a [`ValueKind::Size`].
     pub(crate) fn bytes(&self) -> usize {
         if let Self::Bytes(bytes) = self { usize::try_from(*bytes).ok() } else { None }.expect(FITS)
     }
 
-    /// The milliseconds of a [`Kind::Ms`] or [`Kind::AutoMs`]; None for `"auto"`.
+    /// The milliseconds of a [`ValueKind::Ms`] or [`ValueKind::AutoMs`]; None for `"auto"`.
     pub(crate) fn ms_or_auto(&self) -> Option<u32> {
         if let Self::Ms(ms) = self { Some(u32::try_from(*ms).expect(FITS)) } else { None }
     }
 
-    /// The milliseconds of a [`Kind::Ms`].
+    /// The milliseconds of a [`ValueKind::Ms`].
     pub(crate) fn ms(&self) -> u32 {
         self.ms_or_auto().expect(FITS)
     }
 
-    /// The time of a [`Kind::Ms`].
+    /// The time of a [`ValueKind::Ms`].
     pub(crate) fn duration(&self) -> Duration {
         if let Self::Ms(ms) = self { Some(Duration::from_millis(*ms)) } else { None }.expect(FITS)
     }
 
-    /// The seconds of a [`Kind::Seconds`].
+    /// The seconds of a [`ValueKind::Seconds`].
     pub(crate) fn seconds(&self) -> u32 {
         if let Self::Seconds(seconds) = self { Some(*seconds) } else { None }.expect(FITS)
     }
 
-    /// The number of a [`Kind::Percent`].
+    /// The number of a [`ValueKind::Percent`].
     pub(crate) fn percent(&self) -> u8 {
         if let Self::Percent(percent) = self { Some(*percent) } else { None }.expect(FITS)
     }
 
-    /// The parts per million of a [`Kind::Share`]; None for a word.
+    /// The parts per million of a [`ValueKind::Share`]; None for a word.
     pub(crate) fn share(&self) -> Option<u32> {
         if let Self::Share(ppm) = self { Some(*ppm) } else { None }
     }
 
-    /// The bits of a [`Kind::Octal`].
+    /// The bits of a [`ValueKind::Octal`].
     pub(crate) fn octal(&self) -> u32 {
         if let Self::Octal(bits) = self { Some(*bits) } else { None }.expect(FITS)
     }
 
-    /// The text of a [`Kind::Text`], [`Kind::Free`] or [`Kind::Choice`].
+    /// The text of a [`ValueKind::Text`], [`ValueKind::Free`] or [`ValueKind::Choice`].
     pub(crate) fn text(&self) -> &str {
         &self.placed().text
     }
 
-    /// The same, with where it begins.
-    pub(crate) fn placed(&self) -> &Text {
+    /// The text of [`Self::text`], with its offset.
+    pub(crate) fn placed(&self) -> &TextValue {
         if let Self::Text(text) = self { Some(text) } else { None }.expect(FITS)
     }
 
-    /// The texts of a [`Kind::List`] or [`Kind::Words`].
-    pub(crate) fn list(&self) -> &[Text] {
+    /// The texts of a [`ValueKind::List`] or [`ValueKind::Words`].
+    pub(crate) fn list(&self) -> &[TextValue] {
         if let Self::List(list) = self { Some(&list[..]) } else { None }.expect(FITS)
     }
 
-    /// Whether a [`Kind::FlagOr`] is true; None for its word.
+    /// Whether a [`ValueKind::FlagOr`] is true; None for its word.
     pub(crate) fn flag_or_word(&self) -> Option<bool> {
         if let Self::Flag(is) = self { Some(*is) } else { None }
     }
 
-    /// Whether a [`Kind::Flag`] is true.
+    /// Whether a [`ValueKind::Flag`] is true.
     pub(crate) fn flag(&self) -> bool {
         if let Self::Flag(is) = self { Some(*is) } else { None }.expect(FITS)
     }
 }
 
-impl Kind {
+impl ValueKind {
     /// Whether an option of this kind takes a value.
     pub(crate) fn is_wanted(self) -> bool {
         !matches!(self, Self::None)
     }
 
-    /// Whether an option of `-o` may come without it.
+    /// Whether an option of `-o` may be given without its value.
     pub(crate) fn is_optional(self) -> bool {
         matches!(self, Self::None | Self::Any)
     }
 
-    /// The value's stand-in in the help, such as `<num>`.
+    /// The placeholder of the value in the help, such as `<num>`.
     pub(crate) fn placeholder(self) -> String {
         match self {
             Self::None => String::new(),
@@ -210,9 +211,9 @@ impl Kind {
         }
     }
 
-    /// What is allowed, in words, for messages and the reference.
-    pub(crate) fn describe(self, place: Place) -> String {
-        let quoted = place == Place::RuleFile;
+    /// The allowed values in words, for messages and the reference.
+    pub(crate) fn describe(self, place: ValueSyntax) -> String {
+        let quoted = place == ValueSyntax::RuleFile;
         match self {
             Self::None => "none".to_owned(),
             Self::Any => "any".to_owned(),
@@ -265,15 +266,18 @@ impl Kind {
         }
     }
 
-    /// Reads a word of the command line; the error continues a sentence that began with the option's name.
+    /// Reads a word of the command line.
+    ///
+    /// # Errors
+    /// The text continues a sentence that began with the option's name.
     pub(crate) fn read(self, text: Option<&str>) -> Result<OptionValue, String> {
         let text = text.unwrap_or_default();
-        let wrong = || format!("{text}: must be {}", self.describe(Place::CommandLine));
+        let wrong = || format!("{text}: must be {}", self.describe(ValueSyntax::CommandLine));
         let words = |given: Option<OptionValue>| given.ok_or_else(wrong);
         match self {
             Self::None | Self::Any => Ok(OptionValue::None),
             Self::Number { unit, min, max } => {
-                // memcached reads the digits and leaves the rest.
+                // memcached reads the digits and ignores the rest.
                 let digits = if unit == "MiB" { text.strip_suffix(['m', 'M']).unwrap_or(text) } else { text };
                 let number = digits.parse::<i64>().ok().filter(|number| (min..=max).contains(number));
                 words(number.map(OptionValue::Number))
@@ -295,14 +299,14 @@ impl Kind {
                     return Err(format!("{text}: {reason}"));
                 }
                 if names.contains(&text) {
-                    return Ok(OptionValue::Text(Text { text: text.to_owned(), offset: 0 }));
+                    return Ok(OptionValue::Text(TextValue { text: text.to_owned(), offset: 0 }));
                 }
-                Err(format!("{text}: must be one of {}", self.describe(Place::CommandLine)))
+                Err(format!("{text}: must be one of {}", self.describe(ValueSyntax::CommandLine)))
             }
             Self::Text { .. } if text.is_empty() => {
-                Err(format!("\"\": must be {}", self.describe(Place::CommandLine)))
+                Err(format!("\"\": must be {}", self.describe(ValueSyntax::CommandLine)))
             }
-            Self::Text { .. } => Ok(OptionValue::Text(Text { text: text.to_owned(), offset: 0 })),
+            Self::Text { .. } => Ok(OptionValue::Text(TextValue { text: text.to_owned(), offset: 0 })),
             Self::AutoMs { .. }
             | Self::Percent { .. }
             | Self::Share { .. }
@@ -323,12 +327,12 @@ pub(crate) fn read_ms(text: &str) -> Option<u64> {
     if text == "0" { Some(0) } else { read_units(text, TIMES) }
 }
 
-/// `10`, `10KiB`, `10MiB`, `1GiB`, and `k m g` in either case as memcached has them, in bytes.
+/// `10`, `10KiB`, `10MiB`, `1GiB`, and memcached's `k m g` in either case, in bytes.
 pub(crate) fn read_size(text: &str) -> Option<u64> {
     read_units(text, BINARY).or_else(|| read_units(text, LETTERS))
 }
 
-/// Digits and one of these units behind them.
+/// Digits followed by one of these units.
 fn read_units(text: &str, units: &[Unit]) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let (_, each) = units.iter().find(|(name, _)| *name == &text[digits.len()..])?;
@@ -340,12 +344,12 @@ fn whole(digits: &str) -> Option<u64> {
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
-/// A time in the largest unit that says it exactly: `400ms`, `30s`.
+/// A time in the largest unit that is exact: `400ms`, `30s`.
 pub(crate) fn show_ms(ms: u64) -> String {
     if ms == 0 { "0s".to_owned() } else { show_units(ms, TIMES) }
 }
 
-/// A size in the largest unit that says it exactly: `64KiB`.
+/// A size in the largest unit that is exact: `64KiB`.
 pub(crate) fn show_size(bytes: u64) -> String {
     show_units(bytes, BINARY)
 }
@@ -356,7 +360,7 @@ pub(crate) fn show_share(ppm: u32) -> String {
     format!("{}.{}", ppm / 1_000_000, digits.trim_end_matches('0'))
 }
 
-/// In the largest unit of which it is a multiple, or the number alone.
+/// The number in the largest unit of which it is a multiple, or without a unit.
 fn show_units(number: u64, units: &[Unit]) -> String {
     let exact = |(_, each): &&Unit| number > 0 && number.is_multiple_of(*each);
     units
@@ -395,7 +399,7 @@ mod tests {
 
     #[test]
     fn sizes_on_the_command_line_take_letters_and_nothing_else() {
-        let kind = Kind::Size { min: 0, max: u64::MAX };
+        let kind = ValueKind::Size { min: 0, max: u64::MAX };
         for (text, bytes) in [("1024", 1024), ("1k", 1024), ("2M", 2 << 20), ("1g", 1 << 30)] {
             assert_eq!(kind.read(Some(text)), Ok(OptionValue::Bytes(bytes)), "{text}");
         }
@@ -408,7 +412,7 @@ mod tests {
 
     #[test]
     fn times_on_the_command_line_are_seconds_unless_they_say_otherwise() {
-        let kind = Kind::Ms { min: 0, max: u64::MAX };
+        let kind = ValueKind::Ms { min: 0, max: u64::MAX };
         for (text, ms) in [("5", 5_000), ("5s", 5_000), ("250ms", 250), ("2m", 120_000), ("1h", 3_600_000)] {
             assert_eq!(
                 kind.read(Some(text)).map(|given| given.duration()),
@@ -419,7 +423,7 @@ mod tests {
         for text in ["", "s", "-5s", "5 s", "5sec", "1.5s", "99999999999999999999d"] {
             assert!(kind.read(Some(text)).is_err(), "{text}");
         }
-        let bounded = Kind::Ms { min: 1, max: 60_000 };
+        let bounded = ValueKind::Ms { min: 1, max: 60_000 };
         let said =
             "0: must be a whole number with ms, s, m, h or d (plain: seconds), 1ms or more, 1m at most";
         assert_eq!(bounded.read(Some("0")), Err(said.to_owned()));

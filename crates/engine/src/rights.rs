@@ -8,7 +8,7 @@
 //!   as free of one: what is added later is refused to limited users until it is decided.
 //! * A key outside of the prefix is neither read, nor written, nor named in a reply.
 
-use cattlegrid_objects::{Arguments, MethodId, Named, Reads, Registry, prefix_of, unescape_flag};
+use cattlegrid_objects::{Arguments, MethodId, ReadSet, Registry, VirtualKey, prefix_of, unescape_flag};
 use cattlegrid_protocol::{Admin, Block, Meta, PacketCommand, Parsed, Refusal, Request, StoreVerb};
 
 use crate::engine::Engine;
@@ -291,16 +291,16 @@ impl Engine {
         &self,
         rights: &Rights,
         registry: &Registry,
-        named: &Named<'_>,
+        named: &VirtualKey<'_>,
         own: KeyUse<'_>,
     ) -> bool {
         let (mut buffer, mut texts) = (Vec::new(), Vec::new());
         let (type_id, method, key, arguments): (u16, Option<MethodId>, &[u8], Arguments<'_>) = match named {
-            Named::Call(name) => match registry.split(name, &mut buffer) {
+            VirtualKey::Call(name) => match registry.split(name, &mut buffer) {
                 Ok((key, arguments)) => (name.type_id, Some(name.method), key, arguments),
                 Err(_) => (name.type_id, Some(name.method), &[], Arguments::none()),
             },
-            Named::Object { type_id, key } => match own.method {
+            VirtualKey::Object { type_id, key } => match own.method {
                 None => (*type_id, None, key, Arguments::none()),
                 Some((text, data)) => {
                     let mut parts = text.split(|byte| *byte == b':');
@@ -318,14 +318,15 @@ impl Engine {
         let space = self.shared().prefixes().text(prefix_of(type_id));
         let covers = |key: &[u8]| rights.covers(space, key);
         let about_type = method.is_some_and(|method| registry.is_about_type(method));
-        let reads_others = method.is_some_and(|method| registry.definition(method).reads == Reads::Arguments);
+        let reads_others =
+            method.is_some_and(|method| registry.definition(method).reads == ReadSet::Arguments);
         if !about_type && !covers(key) || reads_others && !arguments.iter().all(covers) {
             return false;
         }
         // Without a call it is an error, or removes the object.
         let is_call = match named {
-            Named::Call(_) => own.needs == READ,
-            Named::Object { .. } => own.method.is_some(),
+            VirtualKey::Call(_) => own.needs == READ,
+            VirtualKey::Object { .. } => own.method.is_some(),
         };
         let only_reads = method.is_some_and(|method| registry.only_reads(method, arguments.iter().count()));
         let needs = match (is_call, only_reads) {

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cattlegrid_objects::{
-    After, Arguments, FieldCall, FieldKind, Host, HostType, MethodDefinition, NewState, Pending, Registry,
-    ScriptCall, ScriptDone, ScriptMethod, ScriptMethodId, ScriptOutcome, Settings, TypeSettings, View, World,
-    copy_plain, define,
+    Arguments, FieldCall, FieldKind, FollowUp, Host, HostType, MethodDefinition, NewState, PendingChanges,
+    Registry, ScriptCall, ScriptMethod, ScriptMethodId, ScriptOutcome, ScriptResult, ScriptWorld, Settings,
+    StateView, TypeSettings, copy_plain, define,
 };
 
 /// Name, most arguments, whether it runs without an object, whether it only reads, places of keys.
@@ -108,17 +108,17 @@ impl TestHost {
 }
 
 /// A set of this many members, as field 1.
-fn hoard(world: &mut dyn World, count: u64) -> Pending {
-    let mut fields = Pending::default();
+fn hoard(world: &mut dyn ScriptWorld, count: u64) -> PendingChanges {
+    let mut fields = PendingChanges::default();
     for n in 0..count {
         let member = n.to_string();
         let arguments = &Arguments::of([member.as_bytes()]);
         let (kind, method) = (FieldKind::Set, "put");
         let call = FieldCall { field: 1, kind, method, arguments, now_ms: 0, random: 0 };
-        let mut put = |view: View<'_>| assert!(fields.call(view, &call, &mut Vec::new()).is_ok());
+        let mut put = |view: StateView<'_>| assert!(fields.call(view, &call, &mut Vec::new()).is_ok());
         assert!(world.read(0, &mut put).is_ok());
     }
-    fields.settle(&[1]);
+    fields.keep_fields(&[1]);
     fields
 }
 
@@ -139,13 +139,13 @@ impl Host for TestHost {
     }
 
     #[expect(clippy::too_many_lines, reason = "a method each")]
-    fn call(&self, call: &ScriptCall<'_>, world: &mut dyn World, out: &mut Vec<u8>) -> ScriptDone {
+    fn call(&self, call: &ScriptCall<'_>, world: &mut dyn ScriptWorld, out: &mut Vec<u8>) -> ScriptResult {
         self.runs.fetch_add(1, Ordering::Relaxed);
         let act = self.between.lock().unwrap().take();
         if let Some(act) = act {
             act();
         }
-        let mut done = ScriptDone {
+        let mut done = ScriptResult {
             outcome: ScriptOutcome::Value { flags: 0 },
             change: None,
             expires_ms: None,
@@ -164,7 +164,7 @@ impl Host for TestHost {
             done.outcome = ScriptOutcome::Miss;
             return done;
         }
-        let mut after = |one: After| match world.check(&one) {
+        let mut after = |one: FollowUp| match world.check(&one) {
             Ok(()) => {
                 done.after.push(one);
                 Ok(b"OK".to_vec())
@@ -199,9 +199,9 @@ impl Host for TestHost {
                 done.change = state(b"1000000".to_vec());
                 done.expires_ms = Some(Some(1));
                 done.after = vec![
-                    After::Set { key: b"failed".to_vec(), value: b"x".to_vec(), ttl_s: 0 },
-                    After::Event { name: "failed".to_owned(), json: "{}".to_owned() },
-                    After::Log("failed".to_owned()),
+                    FollowUp::Set { key: b"failed".to_vec(), value: b"x".to_vec(), ttl_s: 0 },
+                    FollowUp::Event { name: "failed".to_owned(), json: "{}".to_owned() },
+                    FollowUp::Log("failed".to_owned()),
                 ];
                 Err(text(0).replace('+', " "))
             }
@@ -226,12 +226,12 @@ impl Host for TestHost {
             }
             "put" => {
                 let ttl_s = number(Some(argument(2))).unsigned_abs() as u32;
-                after(After::Set { key: argument(0).to_vec(), value: argument(1).to_vec(), ttl_s })
+                after(FollowUp::Set { key: argument(0).to_vec(), value: argument(1).to_vec(), ttl_s })
             }
-            "bump" => after(After::Invalidate(argument(0).to_vec())),
-            "load" => after(After::Load(argument(0).to_vec())),
-            "event" => after(After::Event { name: text(0), json: text(1) }),
-            "log" => after(After::Log(text(0))),
+            "bump" => after(FollowUp::Invalidate(argument(0).to_vec())),
+            "load" => after(FollowUp::Load(argument(0).to_vec())),
+            "event" => after(FollowUp::Event { name: text(0), json: text(1) }),
+            "log" => after(FollowUp::Log(text(0))),
             "fetch" => {
                 let mut value = Vec::new();
                 match world.get(argument(0), &mut value) {
@@ -260,7 +260,7 @@ impl Host for TestHost {
             "twice" => {
                 for _ in 0..2 {
                     let mut plain = Vec::new();
-                    let mut read = |view: View<'_>| assert!(copy_plain(view, &mut plain));
+                    let mut read = |view: StateView<'_>| assert!(copy_plain(view, &mut plain));
                     if world.read(0, &mut read).is_err() {
                         done.outcome = ScriptOutcome::Moved;
                         return done;
@@ -276,8 +276,8 @@ impl Host for TestHost {
             // Puts members into a set: the first, their number, and their length.
             "fill" => {
                 let [from, count, len] = [0, 1, 2].map(|place| number(Some(argument(place))).unsigned_abs());
-                let mut fields = Pending::default();
-                let mut put = |view: View<'_>| {
+                let mut fields = PendingChanges::default();
+                let mut put = |view: StateView<'_>| {
                     for n in from..from + count {
                         let member = format!("{n:0len$}", len = len as usize);
                         let arguments = &Arguments::of([member.as_bytes()]);
@@ -296,14 +296,14 @@ impl Host for TestHost {
                     done.outcome = ScriptOutcome::Moved;
                     return done;
                 }
-                fields.settle(&[1]);
+                fields.keep_fields(&[1]);
                 let plain = own.to_string().into_bytes();
                 done.change = Some(Box::new(NewState { plain, fields, tags: Vec::new() }));
                 Ok(b"OK".to_vec())
             }
             "clear" => {
-                let mut fields = Pending::default();
-                fields.settle(&[]);
+                let mut fields = PendingChanges::default();
+                fields.keep_fields(&[]);
                 let plain = own.to_string().into_bytes();
                 done.change = Some(Box::new(NewState { plain, fields, tags: Vec::new() }));
                 Ok(b"OK".to_vec())

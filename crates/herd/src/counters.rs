@@ -226,6 +226,7 @@ impl RuleCounters {
 
     /// Held gets that have ended: each counts in exactly one of these. The difference from `held` still
     /// waits.
+    #[cfg(any(test, fuzzing, feature = "verify"))]
     pub fn held_ended(&self) -> u64 {
         let ends = [
             &self.held_filled,

@@ -218,11 +218,13 @@ impl RuleState {
 
     /// Slots of the rule that are taken now: by nested computations too, and by leases that are admitted and
     /// have not begun.
+    #[cfg(any(test, fuzzing, feature = "verify"))]
     pub fn slots_taken(&self) -> u32 {
         self.slots().taken()
     }
 
     /// Connections that compute under the rule.
+    #[cfg(any(test, fuzzing, feature = "verify"))]
     pub fn connections_computing(&self) -> usize {
         self.slots().connections()
     }

@@ -57,11 +57,13 @@ impl Slots {
     }
 
     /// Slots that are taken.
+    #[cfg(any(test, fuzzing, feature = "verify"))]
     pub(crate) fn taken(&self) -> u32 {
         self.taken
     }
 
     /// Connections that compute.
+    #[cfg(any(test, fuzzing, feature = "verify"))]
     pub(crate) fn connections(&self) -> usize {
         self.computing.len()
     }

@@ -18,7 +18,7 @@ use crate::verify::mix;
 pub struct Plan {
     /// The number of different keys.
     pub keys: u64,
-    /// Length of a key in bytes: [`Plan::key_bytes_min`] to 250.
+    /// Length of a key in bytes: at least 6 letters and the digits of `keys` - 1, and at most 250.
     pub key_bytes: usize,
     /// Sizes of values.
     pub sizes: Sizes,
@@ -58,11 +58,6 @@ impl Plan {
             number /= 26;
             letter
         })
-    }
-
-    /// The least [`Plan::key_bytes`] for this many keys.
-    pub fn key_bytes_min(keys: u64) -> usize {
-        RUN_LETTERS + keys.saturating_sub(1).to_string().len()
     }
 
     /// Appends the name of key `id`, [`Plan::key_bytes`] long.

@@ -1,36 +1,36 @@
-//! Arguments of a call: the parts of a name after the object's key, with escapes undone.
+//! The arguments of a call: the unescaped parts of a name after the object's key.
 
 use std::borrow::Cow;
 
 use arrayvec::ArrayVec;
 
-/// Most arguments of a client's call: a key of 250 bytes has no more.
+/// The most arguments of a client's call, as many as fit into a key of 250 bytes.
 pub const ARGUMENTS_MAX: usize = 128;
 
-/// Arguments that need no memory of their own.
+/// The number of arguments that are kept without an allocation.
 const FEW: usize = 6;
 
 /// The arguments of a call.
 #[derive(Debug, Clone, Default)]
 pub struct Arguments<'a> {
     few: ArrayVec<&'a [u8], FEW>,
-    /// Those after the first [`FEW`].
+    /// The arguments after the first [`FEW`].
     more: Vec<&'a [u8]>,
 }
 
 impl<'a> Arguments<'a> {
-    /// No arguments.
+    /// An empty list of arguments.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// These, however many they are.
+    /// Arguments from a list of any length.
     pub fn of(list: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut list = list.into_iter();
         Self { few: list.by_ref().take(FEW).collect(), more: list.collect() }
     }
 
-    /// Adds one; false: a client's call has no more than [`ARGUMENTS_MAX`].
+    /// Adds an argument; false: there are [`ARGUMENTS_MAX`] already.
     pub(crate) fn push(&mut self, argument: &'a [u8]) -> bool {
         if self.few.try_push(argument).is_err() {
             if self.len() >= ARGUMENTS_MAX {
@@ -41,17 +41,17 @@ impl<'a> Arguments<'a> {
         true
     }
 
-    /// Their number.
+    /// The number of arguments.
     pub fn len(&self) -> usize {
         self.few.len() + self.more.len()
     }
 
-    /// There are none.
+    /// Whether there are no arguments.
     pub fn is_empty(&self) -> bool {
         self.few.is_empty()
     }
 
-    /// The argument at this place, counted from 0.
+    /// The argument at this position, counted from 0.
     pub fn get(&self, place: usize) -> Option<&'a [u8]> {
         match place.checked_sub(FEW) {
             None => self.few.get(place).copied(),
@@ -59,18 +59,18 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    /// All of them, in order.
+    /// All arguments, in order.
     pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> + '_ {
         self.few.iter().chain(&self.more).copied()
     }
 }
 
-/// Undoes the escapes of a name: `%3A` is `:` and `%25` is `%`; any other `%` stays.
+/// Appends `text` without its escapes: `%3A` becomes `:` and `%25` becomes `%`; any other `%` stays.
 pub fn unescape(text: &[u8], out: &mut Vec<u8>) {
     unescape_if(text, out, |byte| matches!(byte, b':' | b'%'));
 }
 
-/// The same of a text that seldom has escapes.
+/// The text without its escapes, copied only if it has any.
 pub(crate) fn unescaped(text: &[u8]) -> Cow<'_, [u8]> {
     if memchr::memchr(b'%', text).is_none() {
         return Cow::Borrowed(text);
@@ -80,8 +80,8 @@ pub(crate) fn unescaped(text: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(out)
 }
 
-/// Appends an object's key as it is written behind `type::`, so that [`unescape`] gives it back: a `%` that would begin an escape
-/// is `%25`, any other byte is itself.
+/// Appends an object's key in the form that follows `type::`, which [`unescape`] reverses: a `%` that would
+/// begin an escape becomes `%25`, any other byte stays.
 pub(crate) fn escape_key(mut key: &[u8], out: &mut Vec<u8>) {
     while let Some(at) = memchr::memchr(b'%', key) {
         out.extend_from_slice(&key[..at]);
@@ -93,7 +93,8 @@ pub(crate) fn escape_key(mut key: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(key);
 }
 
-/// Undoes the escapes of a flag's token: `%` and two hexadecimal digits are a byte; any other `%` stays.
+/// Appends a flag's token without its escapes: `%` and two hexadecimal digits become a byte; any other `%`
+/// stays.
 pub fn unescape_flag(text: &[u8], out: &mut Vec<u8>) {
     unescape_if(text, out, |_| true);
 }

@@ -1,11 +1,12 @@
 //! Windows of time: minutes, hours, days, weeks and months of a zone, and windows of a fixed length.
 //!
-//! Windows of the calendar end where the next one begins in the zone: a day at midnight, a week on Monday, a month on its
-//! first day. Windows of a fixed length begin at a call. In UTC the boundaries are computed here; other zones ask the
-//! database of zones that is part of the program, so the machine's own zone and files do not matter.
+//! A calendar window ends where the next one begins in the zone: a day at midnight, a week on Monday, a month
+//! on its first day. A window of a fixed length begins at a call. For UTC the boundaries are computed here.
+//! Other zones use the time zone database that is compiled into the program, so that the machine's own zone
+//! and files have no influence.
 //!
 //! # Invariants
-//! * The end of a window is later than the time it was asked for, and belongs to the next window.
+//! * The end of a window is later than the time for which it was asked, and belongs to the next window.
 
 use jiff::civil::Weekday;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
@@ -16,18 +17,18 @@ use crate::number;
 const MINUTE_MS: u64 = 60_000;
 const HOUR_MS: u64 = 60 * MINUTE_MS;
 const DAY_MS: u64 = 24 * HOUR_MS;
-/// Codes from here on are windows of the calendar; below it a code is a length in seconds.
+/// Codes from this one on are calendar windows; a smaller code is a length in seconds.
 const CALENDAR: u32 = 1 << 28;
 
-/// Where days, weeks and months begin.
+/// A time zone, in which days, weeks and months begin.
 #[derive(Debug, Clone)]
 pub struct Zone(Option<TimeZone>);
 
 impl Zone {
-    /// The zone of Greenwich without daylight saving time. Costs no look-up.
+    /// UTC, which needs no look-up.
     pub const UTC: Self = Self(None);
 
-    /// A zone by its name in the IANA database: `Europe/Berlin`. Capitals do not matter.
+    /// The zone with this name in the IANA database, such as `Europe/Berlin`, in upper or lower case.
     ///
     /// # Errors
     /// There is no such zone.
@@ -39,13 +40,13 @@ impl Zone {
         zone.map(|zone| Self(Some(zone))).map_err(|_| format!("objects: timezone: no zone {name:?}"))
     }
 
-    /// As the crate that computes in it knows it.
+    /// The zone as a type of the crate `jiff`.
     pub fn time_zone(&self) -> TimeZone {
         self.0.clone().unwrap_or(TimeZone::UTC)
     }
 }
 
-/// A length of time after which something begins anew.
+/// A window of time, such as that of a quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Window {
     Minute,
@@ -53,16 +54,16 @@ pub(crate) enum Window {
     Day,
     Week,
     Month,
-    /// Begins at a call; seconds, 1 to 366 days.
+    /// A window that begins at a call, and has this length in seconds: 1 s to 366 days.
     Seconds(u32),
 }
 
 impl Window {
-    /// What [`Window::read`] takes, for messages and tables.
+    /// The texts that [`Window::read`] accepts, for messages and tables.
     pub(crate) const USAGE: &str =
         "minute, hour, day, week, month, or a length from 1s to 366d such as 90s, 5m, 2h or 1d";
 
-    /// Reads a name, or a length with its unit: `90s`, `5m`, `2h`, `1d`.
+    /// Parses a name, or a length with its unit: `90s`, `5m`, `2h`, `1d`.
     #[inline]
     pub(crate) fn read(text: &[u8]) -> Option<Self> {
         match text {
@@ -78,7 +79,7 @@ impl Window {
         Some(Self::Seconds((ms / 1000) as u32))
     }
 
-    /// Its number in a state: below 2^29.
+    /// The window's code in a state, below 2^29.
     #[inline]
     pub(crate) fn code(self) -> u32 {
         match self {
@@ -91,7 +92,7 @@ impl Window {
         }
     }
 
-    /// The window with this number; what no window has is the longest.
+    /// The window with this code; for an unused code, the longest window.
     #[inline]
     pub(crate) fn of_code(code: u32) -> Self {
         match code.checked_sub(CALENDAR) {
@@ -104,7 +105,7 @@ impl Window {
         }
     }
 
-    /// Appends its name.
+    /// Appends the window's name.
     pub(crate) fn push(self, out: &mut Vec<u8>) {
         let name: &[u8] = match self {
             Self::Minute => b"minute",
@@ -120,13 +121,14 @@ impl Window {
         out.extend_from_slice(name);
     }
 
-    /// It begins at a call, and not with the calendar.
+    /// Whether the window begins at a call, and not with the calendar.
     #[inline]
     pub(crate) fn begins_at_call(self) -> bool {
         matches!(self, Self::Seconds(_))
     }
 
-    /// Its usual length in milliseconds; a day or a month may be longer by hours where the zone's offset changes.
+    /// The usual length in milliseconds; a day or a month may be longer by hours where the zone's offset
+    /// changes.
     #[inline]
     pub(crate) fn usual_ms(self) -> u64 {
         match self {
@@ -139,13 +141,14 @@ impl Window {
         }
     }
 
-    /// When the window that contains this time ends, or that begins now: Unix milliseconds, always later.
+    /// The end of the window that contains this time, or that begins now: Unix milliseconds, always later
+    /// than `now_ms`.
     #[inline]
     pub(crate) fn end_after(self, now_ms: u64, zone: &Zone) -> u64 {
         let end = match (&zone.0, self) {
             (_, Self::Seconds(seconds)) => now_ms.saturating_add(u64::from(seconds) * 1000),
             (None, _) => self.end_in_utc(now_ms),
-            // Times that the database cannot tell, from the year 10000 on, are counted in UTC.
+            // Times that the database does not cover, from the year 10000 on, are computed in UTC.
             (Some(zone), _) => self.end_in_zone(now_ms, zone).unwrap_or_else(|| self.end_in_utc(now_ms)),
         };
         end.max(now_ms.saturating_add(1))
@@ -157,7 +160,7 @@ impl Window {
             Self::Minute => next(MINUTE_MS),
             Self::Hour => next(HOUR_MS),
             Self::Day => next(DAY_MS),
-            // The Unix time begins on a Thursday.
+            // Unix time begins on a Thursday.
             Self::Week => ((now_ms / DAY_MS + 3) / 7 * 7 + 4).saturating_mul(DAY_MS),
             Self::Month => first_of_next_month(now_ms / DAY_MS).saturating_mul(DAY_MS),
             Self::Seconds(seconds) => now_ms.saturating_add(u64::from(seconds) * 1000),
@@ -176,12 +179,14 @@ impl Window {
                     Self::Month => today.first_of_month().checked_add(1.month()).ok()?,
                     _ => today.tomorrow().ok()?,
                 };
-                // Midnight that the clock skips: the first moment of the day. Midnight that comes twice: the first.
+                // If midnight does not exist, the day begins at its first moment; if it occurs twice, at the
+                // first.
                 let end = zone.to_ambiguous_timestamp(first.to_datetime(jiff::civil::Time::midnight()));
                 return u64::try_from(end.compatible().ok()?.as_millisecond()).ok();
             }
         };
-        // The clock's hours, at offsets that are no whole hours too. An hour in which the offset changes ends there.
+        // An hour is that of the local clock, even if the offset is not a whole hour. An hour in which the
+        // offset changes ends at the change.
         let offset_ms = i64::from(zone.to_offset(now).seconds()) * 1000;
         let local_ms = now_ms.checked_add_signed(offset_ms)?;
         let end_ms = ((local_ms / unit_ms + 1) * unit_ms).checked_add_signed(-offset_ms)?;
@@ -191,17 +196,17 @@ impl Window {
     }
 }
 
-/// The first day of the month after that of a day, in days of the Unix time.
+/// The first day of the month after that of `day`, in days since 1970.
 ///
-/// Source: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days` and `days_from_civil`: years
-/// begin in March, so that the day that is sometimes there is the last.
+/// Source: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days` and
+/// `days_from_civil`. Years begin in March, so that the leap day is the last day.
 fn first_of_next_month(day: u64) -> u64 {
     let days = day + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
     let year = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year + year / 4 - year / 100);
     let month = (5 * day_of_year + 2) / 153;
-    // Of the months from March (0) to February (11); after it, March of the next year.
+    // Months are counted from March (0) to February (11), which March of the next year follows.
     let (year, month) = if month == 11 { (year + 1, 0) } else { (year, month + 1) };
     era * 146_097 + year * 365 + year / 4 - year / 100 + (153 * month + 2) / 5 - 719_468
 }

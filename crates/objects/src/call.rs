@@ -1,106 +1,108 @@
-//! A call: what a method is given besides the object and its arguments, and what it answers.
+//! A call: the context of a method, and its result.
 
 use crate::calendar::Zone;
 use crate::listing::Listing;
 use crate::number::push_whole;
-use crate::object::Change;
+use crate::object::StateChange;
 use crate::settings::{Settings, TypeSettings};
 
-/// What a method is given besides the object and its arguments.
+/// The context of a call, besides the object and the arguments.
 #[derive(Debug)]
-pub struct Frame<'a> {
-    /// The time of the call: milliseconds of the Unix time.
+pub struct CallContext<'a> {
+    /// The time of the call: Unix time in milliseconds.
     pub now_ms: u64,
-    /// Another number for each call.
+    /// A number that differs in each call.
     pub random: u64,
-    /// What the rule file says.
+    /// The settings of objects in the rule file.
     pub settings: &'a Settings,
-    /// What it says about the type.
+    /// The settings of the type in the rule file.
     pub own: &'a TypeSettings,
     /// The zone in which days, weeks and months begin.
     pub zone: &'a Zone,
-    /// Takes the value of a reply.
+    /// The buffer for the value of the reply.
     pub out: &'a mut Vec<u8>,
 }
 
-impl Frame<'_> {
+impl CallContext<'_> {
     /// The reply of a `new` that has made the object.
-    pub(crate) fn created(&mut self) -> Reply {
+    pub(crate) fn created(&mut self) -> MethodReply {
         self.text(b"CREATED")
     }
 
-    /// The reply of a `new` whose arguments no object can have: a miss, or what Cacheismo answers.
-    pub(crate) fn refused(&mut self) -> Reply {
-        if self.settings.compat { self.text(b"NOT_CREATED") } else { Reply::Miss }
+    /// The reply of a `new` whose arguments are valid but too large for any object: a miss, or Cacheismo's
+    /// text.
+    pub(crate) fn refused(&mut self) -> MethodReply {
+        if self.settings.compat { self.text(b"NOT_CREATED") } else { MethodReply::Miss }
     }
 
-    /// A reply of these bytes.
-    pub(crate) fn text(&mut self, text: &[u8]) -> Reply {
+    /// A reply with these bytes as its value.
+    pub(crate) fn text(&mut self, text: &[u8]) -> MethodReply {
         self.out.extend_from_slice(text);
-        Reply::Value
+        MethodReply::Value
     }
 
-    /// A reply of this number.
-    pub(crate) fn number(&mut self, number: u64) -> Reply {
+    /// A reply with this number as its value.
+    pub(crate) fn number(&mut self, number: u64) -> MethodReply {
         push_whole(self.out, number);
-        Reply::Value
+        MethodReply::Value
     }
 
-    /// When an object of the type that is made now expires: Unix time in milliseconds, None: never.
+    /// When an object that is made now expires by its type's settings: Unix time in milliseconds; None:
+    /// never.
     pub(crate) fn end_of_new(&self) -> Option<u64> {
         (self.own.ttl_s > 0).then(|| self.now_ms.saturating_add(u64::from(self.own.ttl_s) * 1000))
     }
 }
 
-/// What Cacheismo answers for an object that is not there.
+/// Cacheismo's answer for an absent object.
 pub(crate) const CACHE_MISS: &[u8] = b"ERROR_CACHE_MISS";
 
-/// What a method answers.
+/// The reply of a method.
 #[derive(Debug)]
-pub enum Reply {
-    /// The bytes that it wrote to [`Frame::out`].
+pub enum MethodReply {
+    /// The bytes that the method wrote to [`CallContext::out`].
     Value,
-    /// As [`Reply::Value`], in JSON.
+    /// The same as [`MethodReply::Value`], in JSON.
     Json,
     /// A miss.
     Miss,
-    /// Members of this object, perhaps of others too, in pieces.
+    /// Members of this object, and perhaps of others, which are read in pieces.
     List(Listing),
 }
 
-/// Why a call failed. The object is as it was.
+/// Why a call failed. The object is unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallError {
-    /// The client's fault: `CLIENT_ERROR type.method: TEXT`.
+    /// A mistake of the client: `CLIENT_ERROR type.method: TEXT`.
     Client(String),
-    /// `SERVER_ERROR TEXT`.
+    /// An error of the server: `SERVER_ERROR TEXT`.
     Server(String),
-    /// This many bytes of the budget are missing: free them, and call again.
+    /// There is no memory: this many bytes must be freed before the call is repeated.
     NoRoom(usize),
 }
 
 impl CallError {
-    /// `arg N must be WHAT`, counted from 1 as users do; `place` counts from 0.
+    /// The error `arg N must be WHAT`, where N counts from 1; `place` counts from 0.
     pub fn argument(place: usize, what: &str) -> Self {
         Self::Client(format!("arg {} must be {what}", place + 1))
     }
 }
 
-/// A call that was executed.
+/// The result of a call.
 #[derive(Debug)]
-pub struct Done {
-    /// What it answers.
-    pub outcome: Outcome,
-    /// What becomes of the state.
-    pub change: Change,
-    /// Unix time in milliseconds at which the object expires from now on, rounded up to a second by the store;
-    /// `Some(None)`: never; `None`: as before, and for a new object as its type says.
+pub struct CallResult {
+    /// The reply.
+    pub outcome: ObjectOutcome,
+    /// The change of the object's state.
+    pub change: StateChange,
+    /// The object's new expiry, in Unix milliseconds, which the store rounds up to a second. `Some(None)`:
+    /// never; `None`: unchanged, and for a new object by its type's settings.
     pub expires_ms: Option<Option<u64>>,
 }
 
-/// What a call answers.
+/// The reply of a call.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum ObjectOutcome {
     /// The bytes written to `out`, with these client flags.
     Value {
         /// Client flags.
@@ -108,15 +110,15 @@ pub enum Outcome {
     },
     /// A miss.
     Miss,
-    /// What it lists.
+    /// A list, which is read in pieces.
     List {
-        /// Read it to its end.
+        /// The list, to be read to its end.
         listing: Box<Listing>,
         /// Client flags.
         flags: u32,
     },
-    /// A whole line without its end: the call failed.
+    /// The call failed; the error line without its end.
     Error(String),
-    /// The call was not executed: this many bytes of the budget are missing.
+    /// The call was not executed: there is no memory, and this many bytes are missing.
     NoRoom(usize),
 }

@@ -1,59 +1,61 @@
-//! Types that are defined while the process runs: their names, numbers and tables of methods.
+//! Types that are defined at run time: their names, numbers and tables of methods.
 //!
-//! The number of a type is part of its objects' keys, and the number of a method is the place of its counters: both go with
-//! the name, so that a type that is loaded anew finds its objects and goes on counting. A table that was defined before is
-//! found again; only another one takes memory, for good.
+//! The number of a type is part of its objects' keys, and the number of a method is the position of its
+//! counters. Both belong to the name, so that a type that is loaded again finds its objects and continues its
+//! counters. A table that equals an earlier one is reused; a new one takes memory for good.
 //!
-//! A table is in use while a [`TypeHandle`] has it, and for ever once it was in force. When there is no room, names and numbers
-//! that only other tables have are given to new ones: sources that were refused do not count.
+//! A table is in use while a [`TypeHandle`] refers to it, and for ever once it was in force. When there is no
+//! room, names and numbers that only unused tables have are given to new types: refused sources do not use
+//! them up.
 //!
 //! # Invariants
-//! * The numbers of a table that was in force are never those of another name: items carry the number of their type. Only a
-//!   registry that is in force makes items and counts calls, and before it is, its tables stay ([`stay`]).
+//! * The numbers of a table that was in force are never given to another name, since items carry the number
+//!   of their type. Only a registry in force makes items and counts calls, and [`keep_forever`] is called for
+//!   its tables before.
 
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::method::{Absent, Method, ObjectType, Reads};
+use crate::method::{Method, ObjectType, OnAbsent, ReadSet};
 use crate::native;
 
-/// The first number of a type of users' own.
+/// The first number of users' own types.
 pub(crate) const FIRST_ID: u16 = 64;
-/// Most names of types of users' own that were in force, in the life of a process.
+/// The most names of users' own types that are in force during the life of a process.
 pub const TYPES_MAX: usize = 100;
-/// Most names of methods of such types.
+/// The most names of methods of such types.
 pub const SCRIPT_METHODS_MAX: usize = 1024;
-/// Most methods of a type.
+/// The most methods of a type.
 pub const TYPE_METHODS_MAX: usize = 56;
-/// Most tables of types.
+/// The most tables of types.
 const TABLES_MAX: usize = 4096;
 
-/// A method of a type of users' own.
+/// The definition of a method of users' own types.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MethodDefinition {
-    /// Letters and digits, lower case, or `_`.
+    /// The name: lower-case letters, digits or `_`.
     pub name: String,
-    /// Fewest and most arguments after the object's key.
+    /// The fewest and the most arguments after the object's key.
     pub arguments: (usize, usize),
-    /// The arguments as a table shows them: `limit window [n]`.
+    /// The arguments in the form of a table: `limit window [n]`.
     pub usage: String,
-    /// It runs although there is no object: `new` does.
+    /// Whether the method runs if there is no object, as `new` does.
     pub runs_absent: bool,
 }
 
-/// A type that is defined, and in use as long as this is there.
+/// A defined type, which is in use while this exists.
 #[derive(Debug)]
 pub struct TypeHandle(&'static ObjectType);
 
 impl TypeHandle {
-    /// The type. It is one of a registry's only while it is in use.
+    /// The type. A registry may use it only while it is in use.
     pub fn object_type(&self) -> &'static ObjectType {
         self.0
     }
 
-    /// The type, which is in use for ever.
+    /// The type, which stays in use for ever.
     pub fn forever(self) -> &'static ObjectType {
-        stay(self.0);
+        keep_forever(self.0);
         self.0
     }
 }
@@ -68,23 +70,23 @@ impl Drop for TypeHandle {
 
 #[derive(Debug, Default)]
 struct Definitions {
-    /// By their numbers from [`FIRST_ID`] on; None: the number is free.
+    /// The types' names by their numbers, from [`FIRST_ID`] on; None: the number is free.
     names: Vec<Option<&'static str>>,
-    /// Name of the type, name of the method; the place is its number.
+    /// The names of type and method, by the method's number.
     methods: Vec<Option<(&'static str, &'static str)>>,
-    tables: Vec<Table>,
+    tables: Vec<TypeRecord>,
 }
 
 #[derive(Debug)]
-struct Table {
+struct TypeRecord {
     object_type: &'static ObjectType,
-    /// How many [`TypeHandle`] have it.
+    /// The number of [`TypeHandle`]s that refer to it.
     users: usize,
-    /// It is or was in force.
+    /// Whether it is or was in force.
     stays: bool,
 }
 
-impl Table {
+impl TypeRecord {
     fn is_used(&self) -> bool {
         self.stays || self.users > 0
     }
@@ -102,26 +104,27 @@ fn definitions() -> MutexGuard<'static, Definitions> {
     DEFINITIONS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The type with these methods, in this order. `name` and the methods' names are lower case.
+/// Defines a type with these methods, in this order; `name` and the methods' names are lower case. A table
+/// that equals an earlier one is reused.
 ///
 /// # Errors
-/// The process has too many.
+/// The process has defined too many types, methods or tables.
 pub fn define(name: &str, methods: &[MethodDefinition]) -> Result<TypeHandle, String> {
     definitions().define(name, methods).map(TypeHandle)
 }
 
-/// From now on there may be items of this type: it is in use for ever.
-pub(crate) fn stay(object_type: &'static ObjectType) {
+/// Keeps the type in use for ever, since from now on there may be items of it.
+pub(crate) fn keep_forever(object_type: &'static ObjectType) {
     if let Some(table) = definitions().table(object_type) {
         table.stays = true;
     }
 }
 
 impl Definitions {
-    /// Each call is one more user.
+    /// Finds or makes the table, and counts one more user.
     fn define(&mut self, name: &str, methods: &[MethodDefinition]) -> Result<&'static ObjectType, String> {
         let same =
-            |one: &&mut Table| one.object_type.name == name && is_same(one.object_type.methods, methods);
+            |one: &&mut TypeRecord| one.object_type.name == name && is_same(one.object_type.methods, methods);
         if let Some(found) = self.tables.iter_mut().find(same) {
             found.users += 1;
             return Ok(found.object_type);
@@ -144,11 +147,11 @@ impl Definitions {
             methods: table.leak(),
             dump: None,
         }));
-        self.tables.push(Table { object_type, users: 1, stays: false });
+        self.tables.push(TypeRecord { object_type, users: 1, stays: false });
         Ok(object_type)
     }
 
-    /// Whether a type that is not known as such fits.
+    /// Whether there is room for a type without a table.
     fn has_room(&self, name: &str, methods: &[MethodDefinition]) -> Result<(), String> {
         let restart = |what: &str, most: usize| {
             Err(format!(
@@ -173,9 +176,10 @@ impl Definitions {
         Ok(())
     }
 
-    /// Makes the numbers free that no table in use has. The memory of the other tables is lost: some bytes a method.
+    /// Frees the numbers that no table in use has. The memory of unused tables is lost: some bytes for each
+    /// method.
     fn forget_unused(&mut self) {
-        self.tables.retain(Table::is_used);
+        self.tables.retain(TypeRecord::is_used);
         let tables = &self.tables;
         for name in &mut self.names {
             *name = name.filter(|name| tables.iter().any(|table| table.object_type.name == *name));
@@ -185,11 +189,11 @@ impl Definitions {
         }
     }
 
-    fn table(&mut self, object_type: &'static ObjectType) -> Option<&mut Table> {
+    fn table(&mut self, object_type: &'static ObjectType) -> Option<&mut TypeRecord> {
         self.tables.iter_mut().find(|table| ptr::eq(table.object_type, object_type))
     }
 
-    /// Gives a method its number, if it has none.
+    /// Gives a method a number, if it has none; returns its name.
     fn name(&mut self, type_name: &'static str, method: &str) -> &'static str {
         let mut known = self.methods.iter().flatten();
         if let Some((_, own)) = known.find(|(of, own)| (*of, *own) == (type_name, method)) {
@@ -207,14 +211,14 @@ impl Definitions {
             arguments: method.arguments,
             usage: method.usage.clone().leak(),
             replies: "",
-            absent: if method.runs_absent { Absent::Runs } else { Absent::Miss },
-            reads: Reads::Own,
+            absent: if method.runs_absent { OnAbsent::Runs } else { OnAbsent::Miss },
+            reads: ReadSet::Own,
             run: None,
         }
     }
 }
 
-/// Puts a value into the first free place: that place.
+/// Puts a value into the first free place, and returns that place.
 fn put<T>(list: &mut Vec<Option<T>>, value: T) -> usize {
     let place = list.iter().position(Option::is_none).unwrap_or(list.len());
     if place == list.len() {
@@ -229,12 +233,12 @@ fn is_same(table: &[Method], methods: &[MethodDefinition]) -> bool {
         one.name == other.name
             && one.arguments == other.arguments
             && one.usage == other.usage
-            && (one.absent == Absent::Runs) == other.runs_absent
+            && (one.absent == OnAbsent::Runs) == other.runs_absent
     };
     table.len() == methods.len() && table.iter().zip(methods).all(same)
 }
 
-/// The number of a method of a type of users' own, from 0; None: it was never defined.
+/// The number of a method of users' own types, from 0; None: it was never defined.
 pub(crate) fn number(type_name: &str, method: &str) -> Option<usize> {
     definitions().methods.iter().position(|own| *own == Some((type_name, method)))
 }
@@ -279,8 +283,8 @@ mod tests {
         assert_eq!(known.methods[numbers.len()..], [Some(("a", "less"))]);
         let names: Vec<&str> = changed.methods.iter().map(|method| method.name).collect();
         assert_eq!(names, ["add", "less", "new"]);
-        assert!(matches!(changed.methods[2].absent, Absent::Runs), "new makes");
-        assert!(matches!(changed.methods[0].absent, Absent::Miss));
+        assert!(matches!(changed.methods[2].absent, OnAbsent::Runs), "new makes");
+        assert!(matches!(changed.methods[0].absent, OnAbsent::Miss));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Objects of users' own types as they are kept: plain values, and fields.
+//! The storage of objects of users' own types: plain values, and fields.
 //!
 //! ```text
 //!   0 | plain state                        no fields: bytes of the item
@@ -6,14 +6,16 @@
 //!       key 0            the first part of the plain state, of at most 1000 bytes
 //!       key 0 | n        its part n, from 1, as two bytes
 //!       key N | member   members of field N, 1 to 250
-//!       key 255          fields in use, and fields being cleared: | number of those in use | in use | being cleared |
+//!       key 255          | number of fields in use | fields in use | fields being cleared |
 //! ```
-//! A flat collection begins with the length of its first key, which is 1. What a call changes in fields is kept in [`Pending`] and seen by
-//! its later reads (`fields/layer.rs`) until it is applied.
+//! A flat collection begins with the length of its first key, which is 1. Changes of fields by a call are
+//! kept in [`PendingChanges`], and seen by its later reads (`fields/layer.rs`), until they are applied.
 //!
 //! # Invariants
-//! * A change is applied as a whole: room for all that it puts is reserved first, and the one value that may be long goes first.
-//! * The members of a field that is no longer in use go a few at a time, and its number is not used again before they are gone.
+//! * A change is applied as a whole: room for everything is reserved first, and the only value that may be
+//!   long is written first.
+//! * The members of a field that is no longer used are removed in small groups, and its number is not used
+//!   again until they are gone.
 
 mod layer;
 mod native;
@@ -27,66 +29,66 @@ use cattlegrid_store::{Tree, Value};
 
 use crate::call::CallError;
 use crate::members::Members;
-use crate::object::{Object, View};
+use crate::object::{Object, StateView};
 use crate::script::NewState;
-pub(crate) use layer::Base;
 pub use layer::Layer;
-pub use native::{FieldCall, FieldKind, Order, Rows, dump_field, random_places};
+pub(crate) use layer::LayerBase;
+pub use native::{FieldCall, FieldKind, FieldRows, RowOrder, dump_field, random_places};
 
-/// Fields of an object are numbered from 1 to this.
+/// The largest number of a field; the first is 1.
 pub const FIELDS_MAX: u8 = 250;
-/// Most changes of members in a call. Keys by which a collection has its members in an order of their own do not count.
+/// The most changes of members in a call. Second keys of members, for their order, do not count.
 pub const PENDING_MAX: usize = 4096;
-/// Most bytes of their keys and values.
+/// The most bytes of the changed keys and values.
 pub const PENDING_BYTES_MAX: usize = 1 << 20;
-/// Longest key of a member of a field in bytes.
+/// The longest key of a member of a field, in bytes.
 pub const FIELD_KEY_MAX: usize = Tree::KEY_MAX - 1;
-/// Bytes of a part of a state that is bytes.
+/// The size of a part of a state that consists of bytes.
 const PART_BYTES: usize = Tree::VALUE_INLINE_MAX;
-/// The key of the fields in use.
+/// The key of the lists of fields.
 const IN_USE: [u8; 1] = [255];
-/// Members that are cleared by the call that drops their field.
+/// The number of members that are removed by the call that drops their field.
 const CLEAR_AT_ONCE: usize = 256;
-/// Fewest members that each later call clears.
+/// The least number of members that each later call removes.
 const CLEAR_LATER: usize = 64;
 
-/// Changes of members of fields that have not been committed.
+/// Uncommitted changes of members of fields.
 #[derive(Debug, Default)]
-pub struct Pending {
-    /// By the member's key, with its field.
+pub struct PendingChanges {
+    /// The changes by the members' keys, which begin with the field.
     changes: BTreeMap<Box<[u8]>, MemberChange>,
-    /// How many of `changes` count: there are at most two more for each.
+    /// The number of `changes` that count for the limit; each brings at most two more.
     counted: usize,
-    /// Of their keys and values.
+    /// The bytes of keys and values of `changes`.
     bytes: usize,
-    /// Fields whose members have a second key each, for their order; and the first byte of these.
+    /// Fields whose members have a second key for their order, and the first byte of these keys.
     ordered: Vec<[u8; 2]>,
-    /// Numbers of fields that the call has made.
+    /// The numbers of fields that the call has made.
     made: Vec<u8>,
-    /// Numbers of the fields that the new state refers to; None: those that it had.
+    /// The numbers of fields that the new state refers to; None: those of the old state.
     kept: Option<Vec<u8>>,
-    /// What the method under way has changed: the keys, and what `changes` had under them before.
+    /// Changes by the method in progress: the keys, and their earlier entries in `changes`.
     undo: Vec<(Box<[u8]>, Option<MemberChange>)>,
 }
 
-/// A change of a member.
+/// A change of one member.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct MemberChange {
-    /// None: removed.
+    /// The new value; None: the member is removed.
     value: Option<Box<[u8]>>,
-    /// The object has the member.
+    /// Whether the object has the member.
     in_base: bool,
 }
 
 impl MemberChange {
-    /// What it adds to the number of members.
+    /// The difference in the number of members.
     fn delta(&self) -> i64 {
         i64::from(self.value.is_some()) - i64::from(self.in_base)
     }
 }
 
-impl Pending {
-    /// Nothing changes.
+impl PendingChanges {
+    /// No changes.
     pub const NONE: Self = Self {
         changes: BTreeMap::new(),
         counted: 0,
@@ -97,18 +99,18 @@ impl Pending {
         undo: Vec::new(),
     };
 
-    /// Nothing changes.
+    /// Whether there are no changes.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
 
-    /// Keys that change.
+    /// The number of changed keys.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.changes.len()
     }
 
-    /// The same number for the same changes of members; 0: none.
+    /// A number that is equal for equal changes of members; 0: there are none.
     pub fn digest(&self) -> u64 {
         if self.is_empty() {
             return 0;
@@ -118,9 +120,10 @@ impl Pending {
         hasher.finish().max(1)
     }
 
-    /// The number of a new field. `view`: the object; `used`: numbers of the fields that its plain state refers to. None: all are used.
-    pub fn make(&mut self, view: View<'_>, used: &[u8]) -> Option<u8> {
-        let in_use = InUse::read(view);
+    /// Chooses the number of a new field; None: all are used. `view`: the object; `used`: the numbers of the
+    /// fields that its plain state refers to.
+    pub fn make(&mut self, view: StateView<'_>, used: &[u8]) -> Option<u8> {
+        let in_use = FieldNumbers::read(view);
         let is_free = |number: &u8| {
             ![used, &in_use.used, &in_use.clearing, &self.made].iter().any(|list| list.contains(number))
         };
@@ -129,22 +132,22 @@ impl Pending {
         Some(number)
     }
 
-    /// The new state refers to the fields with these numbers: what others would become is forgotten.
-    pub fn settle(&mut self, kept: &[u8]) {
+    /// Sets the fields that the new state refers to, and forgets changes of others.
+    pub fn keep_fields(&mut self, kept: &[u8]) {
         self.changes.retain(|key, _| kept.contains(&key[0]));
         let all = self.changes.iter().map(|(key, own)| self.counts(key, own.value.as_deref()));
         (self.counted, self.bytes) = all.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
         self.kept = Some(kept.to_vec());
     }
 
-    /// The members of a field have a second key each, which begins with this byte.
+    /// Notes that the members of a field have a second key, which begins with this byte.
     pub(crate) fn note_order(&mut self, field: u8, space: u8) {
         if !self.ordered.contains(&[field, space]) {
             self.ordered.push([field, space]);
         }
     }
 
-    /// What a change counts, and its bytes.
+    /// The number of changes that a change counts as, and its bytes.
     fn counts(&self, key: &[u8], value: Option<&[u8]>) -> (usize, usize) {
         match key.first_chunk() {
             Some(first) if self.ordered.contains(first) => (0, 0),
@@ -152,15 +155,21 @@ impl Pending {
         }
     }
 
-    /// Fails unless this many more keys of a field can be put, of up to this many bytes each.
+    /// Checks that this many keys of a field can be put, of at most this many bytes each.
+    ///
+    /// # Errors
+    /// The call has reached a limit.
     pub(crate) fn check_puts(&self, field: u8, puts: usize, bytes: usize) -> Result<(), CallError> {
-        // Half of them are for the order.
+        // Half of the changes are second keys.
         let is_ordered = self.ordered.iter().any(|own| own[0] == field);
         let counted = if is_ordered { puts / 2 } else { puts };
         self.check(counted, counted * bytes)
     }
 
-    /// Fails unless this many more changes fit, of this many bytes in all.
+    /// Checks that this many further changes fit, with this many bytes in all.
+    ///
+    /// # Errors
+    /// The call has reached a limit.
     pub(crate) fn check(&self, changes: usize, bytes: usize) -> Result<(), CallError> {
         if self.counted + changes > PENDING_MAX {
             let text = format!("a call may change at most {PENDING_MAX} members of fields");
@@ -173,10 +182,10 @@ impl Pending {
         Ok(())
     }
 
-    /// As [`Members::put`], of a field.
+    /// Puts a member of a field, like [`Members::put`].
     pub(crate) fn put(
         &mut self,
-        base: Base<'_>,
+        base: LayerBase<'_>,
         field: u8,
         key: &[u8],
         value: &[u8],
@@ -184,13 +193,13 @@ impl Pending {
         self.change(base, &[&[field], key].concat(), Some(value)).map(|was_there| !was_there)
     }
 
-    /// As [`Members::remove`], of a field.
-    pub(crate) fn remove(&mut self, base: Base<'_>, field: u8, key: &[u8]) -> bool {
+    /// Removes a member of a field, like [`Members::remove`].
+    pub(crate) fn remove(&mut self, base: LayerBase<'_>, field: u8, key: &[u8]) -> bool {
         self.change(base, &[&[field], key].concat(), None).unwrap_or(false)
     }
 
-    /// As [`Members::get_mut`], of a field.
-    pub(crate) fn value_mut(&mut self, base: Base<'_>, field: u8, key: &[u8]) -> Option<&mut [u8]> {
+    /// The value of a member of a field, to change in place, like [`Members::get_mut`].
+    pub(crate) fn value_mut(&mut self, base: LayerBase<'_>, field: u8, key: &[u8]) -> Option<&mut [u8]> {
         let key = [&[field], key].concat();
         if !self.changes.contains_key(&*key) {
             let Some(Value::Inline(value)) = base.view().member(&key) else { return None };
@@ -206,8 +215,8 @@ impl Pending {
         self.changes.get_mut(&*key)?.value.as_deref_mut()
     }
 
-    /// Runs a method: what it has changed is taken back if it fails.
-    fn whole<R>(&mut self, run: impl FnOnce(&mut Self) -> Result<R, String>) -> Result<R, String> {
+    /// Runs a method; if it fails, its changes are undone.
+    fn run_or_undo<R>(&mut self, run: impl FnOnce(&mut Self) -> Result<R, String>) -> Result<R, String> {
         let (counted, bytes) = (self.counted, self.bytes);
         let ran = run(self);
         if ran.is_err() {
@@ -223,8 +232,9 @@ impl Pending {
         ran
     }
 
-    /// Sets or removes a member; `key` is the object's, with the field. True: it was there.
-    fn change(&mut self, base: Base<'_>, key: &[u8], value: Option<&[u8]>) -> Result<bool, CallError> {
+    /// Puts or removes a member and returns whether it was present; `key` is the object's, which begins with
+    /// the field.
+    fn change(&mut self, base: LayerBase<'_>, key: &[u8], value: Option<&[u8]>) -> Result<bool, CallError> {
         if key.len() > Tree::KEY_MAX {
             return Err(CallError::Client(format!("a member of a field has at most {FIELD_KEY_MAX} bytes")));
         }
@@ -235,7 +245,7 @@ impl Pending {
                 .iter()
                 .any(|(own, change)| **own != *key && change.value.as_deref().is_some_and(is_long))
         {
-            // Room for one of them could be found and for the next not.
+            // Long values need their room one after the other, and the second might find none.
             let most = Tree::VALUE_INLINE_MAX;
             return Err(CallError::Client(format!(
                 "only one value of a call may be longer than {most} bytes"
@@ -280,11 +290,11 @@ impl Pending {
 }
 
 /// Copies the plain state of an object to `out`, which is emptied first. False: there is no object.
-pub fn copy_plain(view: View<'_>, out: &mut Vec<u8>) -> bool {
+pub fn copy_plain(view: StateView<'_>, out: &mut Vec<u8>) -> bool {
     out.clear();
     match view {
-        View::Absent => false,
-        View::Bytes([0, plain @ ..]) => {
+        StateView::Absent => false,
+        StateView::Bytes([0, plain @ ..]) => {
             out.extend_from_slice(plain);
             true
         }
@@ -298,7 +308,7 @@ pub fn copy_plain(view: View<'_>, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// Before the key of a part of the plain state: 0, and the part's number.
+/// The bytes before the key of a part of the plain state: 0, and the part's number.
 fn part_number(place: u16) -> [u8; 3] {
     let [high, low] = place.to_be_bytes();
     [0, high, low]
@@ -309,21 +319,21 @@ fn part_key(number: &[u8; 3]) -> &[u8] {
     if number[1..] == [0, 0] { &number[..1] } else { number }
 }
 
-/// The numbers of fields.
+/// The numbers of the fields of an object.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct InUse {
+struct FieldNumbers {
     used: Vec<u8>,
-    /// No longer used; members of theirs may be left.
+    /// Numbers that are not used any more, of which members may be left.
     clearing: Vec<u8>,
 }
 
-impl InUse {
-    fn read(view: View<'_>) -> Self {
-        let Some(Value::Inline([count, numbers @ ..])) = Base::of(view).view().member(&IN_USE) else {
+impl FieldNumbers {
+    fn read(view: StateView<'_>) -> Self {
+        let Some(Value::Inline([count, numbers @ ..])) = LayerBase::of(view).view().member(&IN_USE) else {
             return Self::default();
         };
         let (used, clearing) = numbers.split_at(usize::from(*count).min(numbers.len()));
-        // A list that has become shorter is filled with 0, which is not a field.
+        // A list that became shorter is filled with 0, which is not a field.
         let clearing = clearing.iter().copied().filter(|number| *number != 0);
         Self { used: used.to_vec(), clearing: clearing.collect() }
     }
@@ -333,12 +343,15 @@ impl InUse {
     }
 }
 
-/// Changes an object as a call has left it.
+/// Applies the changes of a call to an object.
+///
+/// # Errors
+/// There is no room; nothing has changed then.
 pub(crate) fn apply(object: &mut Object<'_>, new: &NewState) -> Result<(), CallError> {
     let pending = &new.fields;
-    let mut in_use = InUse::read(object.view());
+    let mut in_use = FieldNumbers::read(object.view());
     let kept = pending.kept.clone().unwrap_or_else(|| in_use.used.clone());
-    if kept.is_empty() && !matches!(object.view(), View::Tree(_)) {
+    if kept.is_empty() && !matches!(object.view(), StateView::Tree(_)) {
         let bytes = object.edit();
         bytes.clear();
         bytes.push(0);
@@ -349,19 +362,19 @@ pub(crate) fn apply(object: &mut Object<'_>, new: &NewState) -> Result<(), CallE
     let dropped: Vec<u8> = in_use.used.iter().copied().filter(|number| !kept.contains(number)).collect();
     in_use.clearing.extend_from_slice(&dropped);
     in_use.used.clone_from(&kept);
-    if matches!(object.view(), View::Absent | View::Bytes([0, ..])) {
+    if matches!(object.view(), StateView::Absent | StateView::Bytes([0, ..])) {
         object.set(&[]);
     }
     let parts = parts_of(object.view(), &new.plain);
     let own = pending.changes.iter().filter(|(key, _)| kept.contains(&key[0]));
     let own = own.map(|(key, change)| (&**key, change.value.as_deref()));
-    let changes: Vec<Put<'_>> = own.chain(parts.iter().map(|(key, part)| (&**key, *part))).collect();
+    let changes: Vec<MemberWrite<'_>> = own.chain(parts.iter().map(|(key, part)| (&**key, *part))).collect();
     let list = in_use.write();
     put_all(object, &changes, (list != before).then_some(&list))?;
     let most = if dropped.is_empty() { CLEAR_LATER.max(2 * changes.len()) } else { CLEAR_AT_ONCE };
     clear(object, &mut in_use, most);
     let mut after = in_use.write();
-    // Of the same length, it is written in place, which cannot fail.
+    // With the same length it is written in place, which cannot fail.
     after.resize(list.len(), 0);
     if after != list {
         write(&mut object.members(), (&IN_USE, Some(&after)))?;
@@ -369,13 +382,20 @@ pub(crate) fn apply(object: &mut Object<'_>, new: &NewState) -> Result<(), CallE
     Ok(())
 }
 
-/// A member's key and its value; None: it is removed.
-type Put<'a> = (&'a [u8], Option<&'a [u8]>);
+/// A member's key and its new value; None: it is removed.
+type MemberWrite<'a> = (&'a [u8], Option<&'a [u8]>);
 
-/// Makes all these changes or none. `list`: that of fields in use, if it is another one.
-fn put_all(object: &mut Object<'_>, changes: &[Put<'_>], list: Option<&Vec<u8>>) -> Result<(), CallError> {
+/// Makes all these changes or none. `list`: the new list of fields, if it has changed.
+///
+/// # Errors
+/// There is no room.
+fn put_all(
+    object: &mut Object<'_>,
+    changes: &[MemberWrite<'_>],
+    list: Option<&Vec<u8>>,
+) -> Result<(), CallError> {
     let view = object.view();
-    let grows = |(key, value): &&Put<'_>| {
+    let grows = |(key, value): &&MemberWrite<'_>| {
         value.is_some_and(
             |new| !matches!(view.member(key), Some(Value::Inline(old)) if old.len() == new.len()),
         )
@@ -395,14 +415,15 @@ fn put_all(object: &mut Object<'_>, changes: &[Put<'_>], list: Option<&Vec<u8>>)
         members.reserve_for(puts, longest_key, longest_value)?;
     }
     // Only a long value can fail.
-    let is_long = |(_, value): &&Put<'_>| value.is_some_and(|value| value.len() > Tree::VALUE_INLINE_MAX);
+    let is_long =
+        |(_, value): &&MemberWrite<'_>| value.is_some_and(|value| value.len() > Tree::VALUE_INLINE_MAX);
     changes.iter().filter(is_long).try_for_each(|change| write(&mut members, *change))?;
     changes.iter().filter(|change| !is_long(change)).try_for_each(|change| write(&mut members, *change))?;
     list.map_or(Ok(()), |list| write(&mut members, (&IN_USE, Some(list))))
 }
 
-/// Makes a change, in place where the length stays as it is.
-fn write(members: &mut Members<'_, '_>, (key, value): Put<'_>) -> Result<(), CallError> {
+/// Makes a change, in place if the length stays the same.
+fn write(members: &mut Members<'_, '_>, (key, value): MemberWrite<'_>) -> Result<(), CallError> {
     let Some(value) = value else {
         members.remove(key);
         return Ok(());
@@ -424,8 +445,8 @@ fn write(members: &mut Members<'_, '_>, (key, value): Put<'_>) -> Result<(), Cal
     members.put(key, value).map(|_| ())
 }
 
-/// Changes that make the plain state what `bytes` are: only those of parts that differ.
-fn parts_of<'b>(view: View<'_>, bytes: &'b [u8]) -> Vec<(Vec<u8>, Option<&'b [u8]>)> {
+/// The changes that turn the plain state into `bytes`: only of parts that differ.
+fn parts_of<'b>(view: StateView<'_>, bytes: &'b [u8]) -> Vec<(Vec<u8>, Option<&'b [u8]>)> {
     let mut parts = Vec::new();
     let count = bytes.len().div_ceil(PART_BYTES).max(1);
     debug_assert!(u16::try_from(count).is_ok(), "a state has at most 1 MiB");
@@ -449,8 +470,8 @@ fn parts_of<'b>(view: View<'_>, bytes: &'b [u8]) -> Vec<(Vec<u8>, Option<&'b [u8
     parts
 }
 
-/// Removes up to `most` members of fields that are no longer used.
-fn clear(object: &mut Object<'_>, in_use: &mut InUse, most: usize) {
+/// Removes up to `most` members of fields that are not used any more.
+fn clear(object: &mut Object<'_>, in_use: &mut FieldNumbers, most: usize) {
     let mut left = most;
     while let Some(number) = in_use.clearing.first().copied() {
         let mut keys: Vec<Box<[u8]>> = Vec::new();

@@ -1,38 +1,39 @@
-//! Replies that show many members: read in pieces, from one object or from several, while nothing changes them.
+//! Replies that show many members. They are read in pieces from one or more objects, which do not change
+//! during a read.
 //!
-//! The caller asks which object must be read next ([`Listing::wants`]), finds its state, and gives it
-//! ([`Listing::read`]) until nothing is wanted; then [`Listing::finish`] has the value. What is listed is one of three:
-//! rows of one object (`listing/rows.rs`), a combination of sets (`listing/merge.rs`), or what a type makes of the states of
-//! several objects, one after the other ([`Listing::fold`]).
+//! The caller asks which object must be read next ([`Listing::wants`]), finds its state, and passes it to
+//! [`Listing::read`], until no further read is needed. Then [`Listing::finish`] returns the value. A listing
+//! is one of three: rows of one object (`listing/rows.rs`), a combination of sets (`listing/merge.rs`), or a
+//! fold over the states of several objects ([`Listing::fold`]).
 //!
 //! # Invariants
-//! * How a listing is divided into reads does not change its value.
-//! * A read copies at most about its budget in bytes, and one entry; a long value is read in pieces. Only a fold takes a
-//!   whole state at once.
-//! * A result that is too long is noticed by the read that makes it so: nothing is wanted any more.
+//! * The value of a listing does not depend on its division into reads.
+//! * A read copies about as many bytes as its budget, and one entry; a long value is read in pieces. Only a
+//!   fold reads a whole state at once.
+//! * A result that is too long is noticed by the read that exceeds the limit, and is then not read further.
 
 pub(crate) mod json;
 mod merge;
 mod rows;
 
-use crate::call::{CACHE_MISS, CallError, Frame, Reply};
-use crate::object::{Object, View};
+use crate::call::{CACHE_MISS, CallContext, CallError, MethodReply};
+use crate::object::{Object, StateView};
 use crate::settings::Settings;
 pub(crate) use merge::Combination;
 use merge::Merge;
-use rows::Reader;
-pub(crate) use rows::{Rows, Shape, Start};
+use rows::RowReader;
+pub(crate) use rows::{RowSelection, RowShape, RowStart};
 
-/// A reply that shows many members. See the module's text.
+/// A reply that shows many members.
 #[derive(Debug)]
 pub struct Listing {
     keys: Vec<Box<[u8]>>,
-    work: Work,
+    work: ListingWork,
     out: Vec<u8>,
-    next: Next,
-    /// An absent object is answered as Cacheismo does.
+    next: NextStep,
+    /// Whether an absent object is answered in Cacheismo's form.
     compat: bool,
-    /// How many of the objects are known to be there, if all must be.
+    /// If all objects must be present, the number of those that were found.
     present: Option<usize>,
 }
 
@@ -41,37 +42,37 @@ pub struct Listing {
 pub struct TooLarge;
 
 #[derive(Debug)]
-enum Work {
-    Rows(Reader),
+enum ListingWork {
+    Rows(RowReader),
     Merge(Merge),
     Fold { fold: Fold, finish: Finish, folded: Vec<u8>, read: usize },
 }
 
-/// Takes a state to what was made of those before it.
-type Fold = fn(&mut Vec<u8>, View<'_>);
-/// Writes the value.
+/// Adds a state to the result of the states before it.
+type Fold = fn(&mut Vec<u8>, StateView<'_>);
+/// Writes the value from the result.
 type Finish = fn(&[u8], &mut Vec<u8>);
 
-/// The next step.
+/// The next step of a listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
-    /// Read the object at this place.
+enum NextStep {
+    /// Read the object at this position among the keys.
     Read(usize),
-    /// Nothing: it is complete.
+    /// None: the listing is complete.
     Done,
-    /// Nothing: the object of the call is absent.
+    /// None: the object of the call is absent.
     Absent,
-    /// Nothing: the result is too long.
+    /// None: the result is too long.
     TooLarge,
 }
 
 impl Listing {
-    /// Rows of an object.
-    pub(crate) fn rows(key: &[u8], rows: Rows) -> Self {
-        Self::new(vec![key.into()], Work::Rows(Reader::new(rows)))
+    /// Lists rows of an object.
+    pub(crate) fn rows(key: &[u8], rows: RowSelection) -> Self {
+        Self::new(vec![key.into()], ListingWork::Rows(RowReader::new(rows)))
     }
 
-    /// A combination of sets, a member a line, in order. `keys`: the first is the object of the call.
+    /// Lists a combination of sets, a member a line, in order. `keys`: the first is the object of the call.
     pub(crate) fn sets<'k>(keys: impl Iterator<Item = &'k [u8]>, combination: Combination) -> Self {
         let mut distinct: Vec<Box<[u8]>> = Vec::new();
         let mut sources = Vec::new();
@@ -82,63 +83,65 @@ impl Listing {
             }
             sources.push(place);
         }
-        Self::new(distinct, Work::Merge(Merge::new(combination, sources)))
+        Self::new(distinct, ListingWork::Merge(Merge::new(combination, sources)))
     }
 
-    /// The same under these settings: in the form of Cacheismo an absent object is `ERROR_CACHE_MISS`, and so is an absent
-    /// one of several sets.
-    pub(crate) fn under(mut self, settings: &Settings) -> Self {
+    /// Sets the form of the reply for absent objects: with Cacheismo's form, an absent object gives
+    /// `ERROR_CACHE_MISS`, and so does an absent one of several sets.
+    pub(crate) fn with_settings(mut self, settings: &Settings) -> Self {
         self.compat = settings.compat;
-        self.present = (self.compat && matches!(self.work, Work::Merge(_))).then_some(0);
+        self.present = (self.compat && matches!(self.work, ListingWork::Merge(_))).then_some(0);
         self
     }
 
-    /// What `finish` writes after `fold` has taken the states of all these objects, each whole and in their order. `keys`:
-    /// at least the object of the call, which is the first.
+    /// Lists the result of `finish`, after `fold` has taken the states of all objects of `keys`, each
+    /// completely and in their order. `keys`: one or more; the first is the object of the call.
     pub fn fold(keys: Vec<Box<[u8]>>, fold: Fold, finish: Finish) -> Self {
-        Self::new(keys, Work::Fold { fold, finish, folded: Vec::new(), read: 0 })
+        Self::new(keys, ListingWork::Fold { fold, finish, folded: Vec::new(), read: 0 })
     }
 
-    fn new(keys: Vec<Box<[u8]>>, work: Work) -> Self {
-        Self { keys, work, out: Vec::new(), next: Next::Read(0), compat: false, present: None }
+    fn new(keys: Vec<Box<[u8]>>, work: ListingWork) -> Self {
+        Self { keys, work, out: Vec::new(), next: NextStep::Read(0), compat: false, present: None }
     }
 
-    /// Keys of the objects that it reads, of the type of the call, each once; the first is the object of the call.
+    /// The keys of the objects to read, each once; the first is the object of the call. All are of the call's
+    /// type.
     pub fn keys(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         self.keys.iter().map(|key| &**key)
     }
 
-    /// The object that must be read next, by its place among the keys; None: it is complete, or too large.
+    /// The position among the keys of the object that must be read next; None: the listing is complete, or
+    /// too large.
     pub fn wants(&self) -> Option<usize> {
         match self.next {
-            Next::Read(place) => Some(place),
-            Next::Done | Next::Absent | Next::TooLarge => None,
+            NextStep::Read(place) => Some(place),
+            NextStep::Done | NextStep::Absent | NextStep::TooLarge => None,
         }
     }
 
-    /// Reads up to about `budget` bytes more of the object that is wanted, which is at `place`. `result_max`: the longest
-    /// result in bytes.
-    pub fn read(&mut self, place: usize, view: View<'_>, budget: usize, result_max: usize) {
+    /// Reads about `budget` further bytes of the object at position `place`, which [`Listing::wants`] has
+    /// returned. `result_max`: the longest result, in bytes.
+    pub fn read(&mut self, place: usize, view: StateView<'_>, budget: usize, result_max: usize) {
         debug_assert_eq!(self.wants(), Some(place), "only what is wanted is read");
-        if (place == 0 || self.present.is_some()) && matches!(view, View::Absent) {
-            self.next = Next::Absent;
+        if (place == 0 || self.present.is_some()) && matches!(view, StateView::Absent) {
+            self.next = NextStep::Absent;
             return;
         }
         if let Some(present) = self.present.as_mut().filter(|present| **present < self.keys.len()) {
             *present += 1;
             if *present < self.keys.len() {
-                self.next = Next::Read(*present);
+                self.next = NextStep::Read(*present);
                 return;
             }
             if place > 0 {
-                self.next = Next::Read(0);
+                self.next = NextStep::Read(0);
                 return;
             }
         }
         let next = match &mut self.work {
-            Work::Rows(rows) => (!rows.read(view, budget, result_max, &mut self.out)).then_some(0),
-            Work::Merge(merge) => merge.read(view, budget, result_max, &mut self.out),
-            Work::Fold { fold, finish, folded, read } => {
+            ListingWork::Rows(rows) => (!rows.read(view, budget, result_max, &mut self.out)).then_some(0),
+            ListingWork::Merge(merge) => merge.read(view, budget, result_max, &mut self.out),
+            ListingWork::Fold { fold, finish, folded, read } => {
                 fold(folded, view);
                 *read += 1;
                 if *read == self.keys.len() {
@@ -148,84 +151,93 @@ impl Listing {
             }
         };
         self.next = match next {
-            _ if self.out.len() > result_max => Next::TooLarge,
-            Some(place) => Next::Read(place),
-            None => Next::Done,
+            _ if self.out.len() > result_max => NextStep::TooLarge,
+            Some(place) => NextStep::Read(place),
+            None => NextStep::Done,
         };
     }
 
-    /// Client flags of its value: those given for a value in JSON, 0 for others.
+    /// The client flags of the value: `json_flags` for a value in JSON, otherwise 0.
     pub fn flags(&self, json_flags: u32) -> u32 {
         if self.is_json() { json_flags } else { 0 }
     }
 
-    /// The value; None: an object that must be there is absent, and the call is a miss. To be called when nothing is wanted.
+    /// The value; None: an object that must be present is absent, and the call is a miss. To be called when
+    /// [`Listing::wants`] returns None.
     ///
     /// # Errors
-    /// [`TooLarge`].
+    /// [`TooLarge`]: the result is too long.
     pub fn finish(self) -> Result<Option<Vec<u8>>, TooLarge> {
         debug_assert_eq!(self.wants(), None, "it is read to its end first");
         match self.next {
-            Next::TooLarge => Err(TooLarge),
-            Next::Absent => Ok(self.compat.then(|| CACHE_MISS.to_vec())),
-            Next::Read(_) | Next::Done => Ok(Some(self.out)),
+            NextStep::TooLarge => Err(TooLarge),
+            NextStep::Absent => Ok(self.compat.then(|| CACHE_MISS.to_vec())),
+            NextStep::Read(_) | NextStep::Done => Ok(Some(self.out)),
         }
     }
 
-    /// Begins anew.
+    /// Begins the listing again.
     pub fn restart(&mut self) {
         self.out.clear();
-        self.next = Next::Read(0);
+        self.next = NextStep::Read(0);
         self.present = self.present.map(|_| 0);
         match &mut self.work {
-            Work::Rows(rows) => rows.restart(),
-            Work::Merge(merge) => merge.restart(),
-            Work::Fold { folded, read, .. } => {
+            ListingWork::Rows(rows) => rows.restart(),
+            ListingWork::Merge(merge) => merge.restart(),
+            ListingWork::Fold { folded, read, .. } => {
                 folded.clear();
                 *read = 0;
             }
         }
     }
 
-    /// Whether its value is JSON.
+    /// Whether the value is JSON.
     pub(crate) fn is_json(&self) -> bool {
-        matches!(&self.work, Work::Rows(rows) if rows.rows().shape.is_json())
+        matches!(&self.work, ListingWork::Rows(rows) if rows.rows().shape.is_json())
     }
 }
 
-/// Bytes that a method reads itself. A listing that is complete by then is the call's reply, without the detour.
+/// Bytes that a method reads itself. If the listing is complete then, it is the call's reply, and needs no
+/// further reads.
 const AT_ONCE_BYTES: usize = 4096;
 
-/// The reply that is the value of a member, as [`Shape::Value`] or [`Shape::Pair`]; a miss if it is not there.
+/// Replies with the value of a member, in the form [`RowShape::Value`] or [`RowShape::Pair`]; a miss if it is
+/// absent.
 pub(crate) fn show_value(
     object: &Object<'_>,
     key: &[u8],
-    shape: Shape,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
-    let Some(value) = object.view().member(key) else { return Ok(Reply::Miss) };
+    shape: RowShape,
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
+    let Some(value) = object.view().member(key) else { return Ok(MethodReply::Miss) };
     if value.len() > AT_ONCE_BYTES {
-        let rows = Rows { shape, space: None, start: Start::Key(key.into()), most: 1 };
-        return show(object, rows, frame);
+        let rows = RowSelection { shape, space: None, start: RowStart::Key(key.into()), most: 1 };
+        return show(object, rows, context);
     }
-    shape.head(key, true, frame.out);
-    value.copy_to(frame.out);
-    Ok(Reply::Value)
+    shape.head(key, true, context.out);
+    value.copy_to(context.out);
+    Ok(MethodReply::Value)
 }
 
-/// The reply that shows rows of an object.
-pub(crate) fn show(object: &Object<'_>, rows: Rows, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
-    let from = frame.out.len();
+/// Replies with rows of an object.
+pub(crate) fn show(
+    object: &Object<'_>,
+    rows: RowSelection,
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
+    let from = context.out.len();
     let shape = rows.shape;
-    let mut reader = Reader::new(rows);
-    let result_max = frame.settings.result_max;
-    let is_complete = reader.read(object.view(), AT_ONCE_BYTES, from.saturating_add(result_max), frame.out);
-    if frame.out.len() - from > result_max {
+    let mut reader = RowReader::new(rows);
+    let result_max = context.settings.result_max;
+    let is_complete = reader.read(object.view(), AT_ONCE_BYTES, from.saturating_add(result_max), context.out);
+    if context.out.len() - from > result_max {
         return Err(CallError::Server("result too large".to_owned()));
     }
     if !is_complete {
-        frame.out.truncate(from);
-        return Ok(Reply::List(Listing::rows(object.key(), reader.into_rows()).under(frame.settings)));
+        context.out.truncate(from);
+        return Ok(MethodReply::List(
+            Listing::rows(object.key(), reader.into_rows()).with_settings(context.settings),
+        ));
     }
-    Ok(if shape.is_json() { Reply::Json } else { Reply::Value })
+    Ok(if shape.is_json() { MethodReply::Json } else { MethodReply::Value })
 }

@@ -1,14 +1,16 @@
-//! The members of a collection, in order of their keys: as bytes of the item while they are few, then in a tree outside
-//! the log.
+//! The members of a collection, in the order of their keys: a few as bytes of the item, many in a tree
+//! outside the log.
 //!
-//! Bytes (`members/flat.rs`) are searched from the first entry on; a change moves the bytes behind it in the object's copy.
-//! A put that would need more than [`FLAT_MAX`] bytes builds the tree. A tree stays a tree however few members are left: an
-//! object that was large is expected to become large again, and an empty tree holds only a page or two.
+//! Bytes (`members/flat.rs`) are searched from the first entry on; a change moves the following bytes in the
+//! object's copy. A put that would need more than [`FLAT_MAX`] bytes builds the tree. A tree stays a tree
+//! however few members are left: an object that was large is likely to become large again, and an empty tree
+//! takes only a page or two.
 //!
 //! # Invariants
-//! * A call that fails changes nothing. For bytes, and for a tree that the call itself has built, that holds for every
-//!   sequence of changes, since the registry drops them. In a tree that was found a single change is done or not, and for
-//!   several of them room is reserved before the first ([`Members::reserve`]).
+//! * A call that fails changes nothing. For bytes, and for a tree that the call itself has built, this holds
+//!   for every sequence of changes, since the registry drops them. In a tree that existed before, a single
+//!   change is complete or not made, and for several changes room is reserved before the first
+//!   ([`Members::reserve`]).
 
 mod flat;
 
@@ -18,18 +20,18 @@ use arrayvec::ArrayVec;
 use cattlegrid_store::{Tree, TreeFull, Value};
 
 use crate::call::CallError;
-use crate::object::{Change, Object, ObjectState, View};
-use flat::{Entries, Entry, Position, entry_len, find, make_gap, write_entry};
+use crate::object::{Object, ObjectState, StateChange, StateView};
+use flat::{FlatEntries, FlatEntry, Position, entry_len, find, make_gap, write_entry};
 
-/// Bytes of members, with their lengths, above which they move to a tree.
+/// The size of members in bytes, with their lengths, above which they move to a tree.
 pub const FLAT_MAX: usize = 2048;
 
-/// The members of an object while a method runs. A member is a key of 1 to [`Tree::KEY_MAX`] bytes, and a value, which may
-/// be empty.
+/// The members of an object while a method runs. A member has a key of 1 to [`Tree::KEY_MAX`] bytes, and a
+/// value, which may be empty.
 #[derive(Debug)]
 pub struct Members<'o, 'a> {
     object: &'o mut Object<'a>,
-    /// Pages of the tree may be in reserve.
+    /// Whether pages of the tree may be in reserve.
     has_reserved: bool,
 }
 
@@ -38,18 +40,19 @@ impl<'o, 'a> Members<'o, 'a> {
         Self { object, has_reserved: false }
     }
 
-    /// Number of members.
+    /// The number of members.
     pub fn len(&self) -> u64 {
         self.object.view().members()
     }
 
-    /// There are none.
+    /// Whether there are no members.
     pub fn is_empty(&self) -> bool {
         self.object.view().first().is_none()
     }
 
-    /// Reserves room for this many members to be put, so that [`Members::put`] of values up to [`Tree::VALUE_INLINE_MAX`]
-    /// bytes cannot fail. To be called before the first change; what is left is given back with `self`.
+    /// Reserves room for putting this many members, so that [`Members::put`] of values up to
+    /// [`Tree::VALUE_INLINE_MAX`] bytes cannot fail. To be called before the first change; unused room is
+    /// returned when `self` is dropped.
     ///
     /// # Errors
     /// [`CallError::NoRoom`]; nothing has changed then.
@@ -57,16 +60,17 @@ impl<'o, 'a> Members<'o, 'a> {
         self.reserve_for(puts, Tree::KEY_MAX, Tree::VALUE_INLINE_MAX)
     }
 
-    /// The same for keys and values of at most these lengths in bytes, which takes far fewer pages where they are small.
+    /// Reserves room like [`Members::reserve`], for keys and values of at most these lengths in bytes. Short
+    /// ones need far fewer pages.
     ///
     /// # Errors
-    /// As [`Members::reserve`].
+    /// [`CallError::NoRoom`]; nothing has changed then.
     pub fn reserve_for(&mut self, puts: usize, key: usize, value: usize) -> Result<(), CallError> {
         if let ObjectState::Field { pending, field, .. } = &self.object.state {
             return pending.check_puts(*field, puts, key + value + 1);
         }
-        // A tree that the call has built is dropped if the call fails, as bytes are.
-        if matches!(self.object.change, Change::None | Change::Tree)
+        // A tree that the call has built needs no reserve: it is dropped if the call fails, as bytes are.
+        if matches!(self.object.change, StateChange::None | StateChange::Tree)
             && let ObjectState::Tree(tree) = &mut self.object.state
         {
             self.has_reserved = true;
@@ -75,13 +79,13 @@ impl<'o, 'a> Members<'o, 'a> {
         Ok(())
     }
 
-    /// Calls `each` with the value of a member, if it is there.
+    /// Calls `each` with the value of a member, if it is present.
     pub fn get<R>(&self, key: &[u8], each: impl FnOnce(Value<'_>) -> R) -> Option<R> {
         self.object.view().member(key).map(each)
     }
 
-    /// The value of a member, to change in place. None: it is not there, or it is longer than
-    /// [`Tree::VALUE_INLINE_MAX`] bytes. The object counts as changed.
+    /// The value of a member, to change in place; the object then counts as changed. None: it is absent, or
+    /// longer than [`Tree::VALUE_INLINE_MAX`] bytes.
     pub fn get_mut(&mut self, key: &[u8]) -> Option<&mut [u8]> {
         if matches!(self.object.state, ObjectState::Field { .. }) {
             let ObjectState::Field { base, pending, field } = &mut self.object.state else { return None };
@@ -100,7 +104,7 @@ impl<'o, 'a> Members<'o, 'a> {
     /// Puts a member, or replaces its value. True: it is new.
     ///
     /// # Errors
-    /// [`CallError::NoRoom`] unless room was reserved; nothing has changed then.
+    /// [`CallError::NoRoom`], unless room was reserved; nothing has changed then.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<bool, CallError> {
         debug_assert!((1..=Tree::KEY_MAX).contains(&key.len()), "the caller checks the key's length");
         if let ObjectState::Field { base, pending, field } = &mut self.object.state {
@@ -114,10 +118,11 @@ impl<'o, 'a> Members<'o, 'a> {
         self.put_flat(key, value)
     }
 
-    /// Adds a member to a collection whose members have no values. False: it is there already, and nothing has changed.
+    /// Adds a member to a collection whose members have no values. False: it is present, and nothing has
+    /// changed.
     ///
     /// # Errors
-    /// As [`Members::put`].
+    /// [`CallError::NoRoom`], unless room was reserved; nothing has changed then.
     pub fn add(&mut self, key: &[u8]) -> Result<bool, CallError> {
         if let ObjectState::Field { base, pending, field } = &mut self.object.state {
             return pending.put(base.0, *field, key, &[]);
@@ -132,7 +137,7 @@ impl<'o, 'a> Members<'o, 'a> {
         self.put_flat(key, &[])
     }
 
-    /// Removes a member. False: it was not there, and nothing has changed.
+    /// Removes a member. False: it was absent, and nothing has changed.
     pub fn remove(&mut self, key: &[u8]) -> bool {
         if let ObjectState::Field { base, pending, field } = &mut self.object.state {
             return pending.remove(base.0, *field, key);
@@ -158,7 +163,7 @@ impl<'o, 'a> Members<'o, 'a> {
         }
         let gap = entry_len(key.len(), value.len());
         if bytes.len() - range.len() + gap > FLAT_MAX {
-            self.plant(key, value, &range)?;
+            self.build_tree(key, value, &range)?;
             return Ok(is_new);
         }
         let bytes = self.object.edit();
@@ -168,34 +173,34 @@ impl<'o, 'a> Members<'o, 'a> {
         Ok(is_new)
     }
 
-    /// Moves all members to a tree, `key` with them, in place of the entry at `range`.
-    fn plant(&mut self, key: &[u8], value: &[u8], range: &Range<usize>) -> Result<(), CallError> {
+    /// Moves all members to a tree, and puts `key` in the place of the entry at `range`.
+    fn build_tree(&mut self, key: &[u8], value: &[u8], range: &Range<usize>) -> Result<(), CallError> {
         let bytes = self.object.bytes();
         let mut tree = Tree::new(self.object.memory).map_err(no_room)?;
-        for own in Entries::of(&bytes[..range.start]) {
+        for own in FlatEntries::of(&bytes[..range.start]) {
             tree.insert(own.key, own.value).map_err(no_room)?;
         }
         tree.insert(key, value).map_err(no_room)?;
-        for own in Entries::of(&bytes[range.end..]) {
+        for own in FlatEntries::of(&bytes[range.end..]) {
             tree.insert(own.key, own.value).map_err(no_room)?;
         }
-        self.object.change = Change::NewTree(Box::new(tree));
+        self.object.change = StateChange::NewTree(Box::new(tree));
         Ok(())
     }
 
-    /// The tree that has the members, if one has.
+    /// The tree with the members, if they are in one.
     fn tree(&mut self) -> Option<&mut Tree> {
         match (&mut self.object.change, &mut self.object.state) {
-            (Change::NewTree(tree), _) => Some(tree),
-            (Change::None | Change::Tree, ObjectState::Tree(tree)) => Some(tree),
+            (StateChange::NewTree(tree), _) => Some(tree),
+            (StateChange::None | StateChange::Tree, ObjectState::Tree(tree)) => Some(tree),
             _ => None,
         }
     }
 
-    /// The tree that was found has changed.
+    /// Marks the tree as changed.
     fn mark(&mut self) {
-        if matches!(self.object.change, Change::None) {
-            self.object.change = Change::Tree;
+        if matches!(self.object.change, StateChange::None) {
+            self.object.change = StateChange::Tree;
         }
     }
 }
@@ -210,13 +215,13 @@ impl Drop for Members<'_, '_> {
     }
 }
 
-/// Of a collection: its members.
-impl<'a> View<'a> {
-    /// Number of members.
+/// Reading of a collection's members.
+impl<'a> StateView<'a> {
+    /// The number of members.
     pub(crate) fn members(self) -> u64 {
         match self {
             Self::Absent => 0,
-            Self::Bytes(bytes) => Entries::of(bytes).count() as u64,
+            Self::Bytes(bytes) => FlatEntries::of(bytes).count() as u64,
             Self::Tree(tree) => tree.len(),
             Self::Layer(layer) => layer.members(),
         }
@@ -232,21 +237,23 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Number of members before this key, whether it is there or not.
+    /// The number of members before this key, which may be absent.
     pub(crate) fn before(self, key: &[u8]) -> u64 {
         match self {
             Self::Absent => 0,
-            Self::Bytes(bytes) => Entries::of(bytes).take_while(|own| own.key < key).count() as u64,
+            Self::Bytes(bytes) => FlatEntries::of(bytes).take_while(|own| own.key < key).count() as u64,
             Self::Tree(tree) => tree.rank(key).unwrap_or_else(|before| before),
             Self::Layer(layer) => layer.before(key),
         }
     }
 
-    /// The member with this many before it.
+    /// The member at this position, from 0.
     pub(crate) fn nth(self, place: u64) -> Option<(&'a [u8], Value<'a>)> {
         match self {
             Self::Absent => None,
-            Self::Bytes(bytes) => Entries::of(bytes).nth(usize::try_from(place).ok()?).map(Entry::pair),
+            Self::Bytes(bytes) => {
+                FlatEntries::of(bytes).nth(usize::try_from(place).ok()?).map(FlatEntry::pair)
+            }
             Self::Tree(tree) => tree.nth(place),
             Self::Layer(layer) => layer.nth(place),
         }
@@ -261,7 +268,7 @@ impl<'a> View<'a> {
     pub(crate) fn last(self) -> Option<(&'a [u8], Value<'a>)> {
         match self {
             Self::Absent => None,
-            Self::Bytes(bytes) => Entries::of(bytes).last().map(Entry::pair),
+            Self::Bytes(bytes) => FlatEntries::of(bytes).last().map(FlatEntry::pair),
             Self::Tree(tree) => tree.nth(tree.len().checked_sub(1)?),
             Self::Layer(layer) => layer.last(),
         }
@@ -272,12 +279,12 @@ impl<'a> View<'a> {
         match self {
             Self::Absent => {}
             Self::Bytes(bytes) => {
-                let is_before = |own: &Entry<'_>| match from {
+                let is_before = |own: &FlatEntry<'_>| match from {
                     Bound::Included(from) => own.key < from,
                     Bound::Excluded(from) => own.key <= from,
                     Bound::Unbounded => false,
                 };
-                for own in Entries::of(bytes).skip_while(is_before) {
+                for own in FlatEntries::of(bytes).skip_while(is_before) {
                     if !each(own.key, Value::Inline(own.value)) {
                         return;
                     }
@@ -288,21 +295,21 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The same in descending order, from `from` downwards.
+    /// Calls `each` with the members in descending order, from `from` downwards, until it returns false.
     pub(crate) fn scan_back(self, from: Bound<&[u8]>, mut each: impl FnMut(&[u8], Value<'_>) -> bool) {
         match self {
             Self::Absent => {}
             Self::Bytes(bytes) => {
-                let is_within = |own: &Entry<'_>| match from {
+                let is_within = |own: &FlatEntry<'_>| match from {
                     Bound::Included(from) => own.key <= from,
                     Bound::Excluded(from) => own.key < from,
                     Bound::Unbounded => true,
                 };
                 let mut starts = ArrayVec::<u16, { FLAT_MAX / 2 }>::new();
-                let within = Entries::of(bytes).take_while(is_within).take(starts.capacity());
+                let within = FlatEntries::of(bytes).take_while(is_within).take(starts.capacity());
                 starts.extend(within.map(|own| own.range.start as u16));
                 for start in starts.iter().rev() {
-                    let Some(own) = Entries::of(&bytes[usize::from(*start)..]).next() else { return };
+                    let Some(own) = FlatEntries::of(&bytes[usize::from(*start)..]).next() else { return };
                     if !each(own.key, Value::Inline(own.value)) {
                         return;
                     }
@@ -332,13 +339,13 @@ mod tests {
 
     /// A collection between calls.
     #[derive(Debug)]
-    enum Kept {
+    enum StoredCollection {
         Absent,
         Bytes(Vec<u8>),
         Tree(Box<Tree>),
     }
 
-    impl Kept {
+    impl StoredCollection {
         /// Runs a call; unless it fails what it has changed is kept.
         fn call<R>(
             &mut self,
@@ -356,20 +363,20 @@ mod tests {
             let (change, _) = object.finish();
             if result.is_ok() {
                 match change {
-                    Change::None | Change::Tree => {}
-                    Change::Bytes => *self = Self::Bytes(new),
-                    Change::NewTree(tree) => *self = Self::Tree(tree),
-                    Change::Dropped => *self = Self::Absent,
+                    StateChange::None | StateChange::Tree => {}
+                    StateChange::Bytes => *self = Self::Bytes(new),
+                    StateChange::NewTree(tree) => *self = Self::Tree(tree),
+                    StateChange::Dropped => *self = Self::Absent,
                 }
             }
             result
         }
 
-        fn view(&self) -> View<'_> {
+        fn view(&self) -> StateView<'_> {
             match self {
-                Self::Absent => View::Absent,
-                Self::Bytes(bytes) => View::Bytes(bytes),
-                Self::Tree(tree) => View::Tree(tree),
+                Self::Absent => StateView::Absent,
+                Self::Bytes(bytes) => StateView::Bytes(bytes),
+                Self::Tree(tree) => StateView::Tree(tree),
             }
         }
 
@@ -415,7 +422,7 @@ mod tests {
     }
 
     #[derive(Debug, Clone)]
-    enum Op {
+    enum CollectionOp {
         Put(u16, usize),
         PutAll(Vec<(u16, usize)>),
         Add(u16),
@@ -425,16 +432,16 @@ mod tests {
         Drop,
     }
 
-    fn op(keys: u16, longest: usize) -> impl Strategy<Value = Op> {
+    fn op(keys: u16, longest: usize) -> impl Strategy<Value = CollectionOp> {
         let len = move || prop_oneof![6 => 0..40_usize, 1 => 0..longest];
         prop_oneof![
-            8 => (0..keys, len()).prop_map(|(key, len)| Op::Put(key, len)),
-            2 => prop::collection::vec((0..keys, 0..200_usize), 1..30).prop_map(Op::PutAll),
-            2 => (0..keys).prop_map(Op::Add),
-            9 => (0..keys).prop_map(Op::Remove),
-            2 => (0..keys).prop_map(Op::Overwrite),
-            1 => Just(Op::Empty),
-            1 => Just(Op::Drop),
+            8 => (0..keys, len()).prop_map(|(key, len)| CollectionOp::Put(key, len)),
+            2 => prop::collection::vec((0..keys, 0..200_usize), 1..30).prop_map(CollectionOp::PutAll),
+            2 => (0..keys).prop_map(CollectionOp::Add),
+            9 => (0..keys).prop_map(CollectionOp::Remove),
+            2 => (0..keys).prop_map(CollectionOp::Overwrite),
+            1 => Just(CollectionOp::Empty),
+            1 => Just(CollectionOp::Drop),
         ]
     }
 
@@ -445,20 +452,20 @@ mod tests {
     }
 
     /// Returns calls that found no room.
-    fn run(ops: &[Op], memory_bytes: usize) -> usize {
+    fn run(ops: &[CollectionOp], memory_bytes: usize) -> usize {
         let memory = Memory::new(memory_bytes).unwrap();
-        let (mut kept, mut model, mut refused) = (Kept::Absent, Model::new(), 0);
+        let (mut kept, mut model, mut refused) = (StoredCollection::Absent, Model::new(), 0);
         for (n, op) in ops.iter().enumerate() {
             let value = |len: usize| vec![n as u8; len];
             let from = match op {
-                Op::Put(at, len) => {
+                CollectionOp::Put(at, len) => {
                     match kept.call(&memory, |object| object.members().put(&key(*at), &value(*len))) {
                         Ok(is_new) => assert_eq!(is_new, model.insert(key(*at), value(*len)).is_none()),
                         Err(_) => refused += 1,
                     }
                     key(*at)
                 }
-                Op::PutAll(list) => {
+                CollectionOp::PutAll(list) => {
                     let result = kept.call(&memory, |object| {
                         let mut members = object.members();
                         members.reserve(list.len())?;
@@ -470,7 +477,7 @@ mod tests {
                     }
                     key(list[0].0)
                 }
-                Op::Add(at) => {
+                CollectionOp::Add(at) => {
                     // A collection with values does not add members without them.
                     model.remove(&key(*at));
                     let removed = kept.call(&memory, |object| {
@@ -484,12 +491,12 @@ mod tests {
                     }
                     key(*at)
                 }
-                Op::Remove(at) => {
+                CollectionOp::Remove(at) => {
                     let removed = kept.call(&memory, |object| Ok(object.members().remove(&key(*at))));
                     assert_eq!(removed, Ok(model.remove(&key(*at)).is_some()));
                     key(*at)
                 }
-                Op::Overwrite(at) => {
+                CollectionOp::Overwrite(at) => {
                     let done = kept.call(&memory, |object| {
                         Ok(object.members().get_mut(&key(*at)).map(|value| value.fill(n as u8)).is_some())
                     });
@@ -501,7 +508,7 @@ mod tests {
                     }
                     key(*at)
                 }
-                Op::Empty => {
+                CollectionOp::Empty => {
                     let emptied = kept.call(&memory, |object| {
                         object.set(&[]);
                         Ok(())
@@ -510,10 +517,10 @@ mod tests {
                     model.clear();
                     key(1)
                 }
-                Op::Drop => {
+                CollectionOp::Drop => {
                     // A call that drops the object and begins another.
                     let put = kept.call(&memory, |object| {
-                        object.drop_it();
+                        object.discard();
                         object.members().put(b"new", b"1")
                     });
                     assert_eq!(put, Ok(true));
@@ -541,7 +548,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_read(bytes in prop::collection::vec(any::<u8>(), 0..3000), key in "[a-z]{1,3}") {
-            let view = View::Bytes(&bytes);
+            let view = StateView::Bytes(&bytes);
             let (key, mut seen) = (key.as_bytes(), 0_u64);
             let (_, _, _, _) = (view.members(), view.member(key), view.nth(3), view.last());
             view.scan(Bound::Included(key), |_, _| true);
@@ -553,14 +560,14 @@ mod tests {
     #[test]
     fn a_call_on_bytes_counts_as_a_change_only_if_it_is() {
         let memory = Memory::new(1 << 20).unwrap();
-        let mut kept = Kept::Absent;
+        let mut kept = StoredCollection::Absent;
         kept.call(&memory, |object| object.members().put(b"a", b"1")).unwrap();
         let change = |run: fn(&mut Members<'_, '_>)| {
-            let Kept::Bytes(bytes) = &kept else { panic!("it is small") };
+            let StoredCollection::Bytes(bytes) = &kept else { panic!("it is small") };
             let mut new = Vec::new();
             let mut object = Object::new(b"k", ObjectState::Bytes(bytes), &mut new, &memory, None);
             run(&mut object.members());
-            matches!(object.finish().0, Change::Bytes)
+            matches!(object.finish().0, StateChange::Bytes)
         };
         assert!(!change(|members| assert_eq!(members.put(b"a", b"1"), Ok(false))));
         assert!(!change(|members| assert!(!members.remove(b"b"))));

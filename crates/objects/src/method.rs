@@ -1,45 +1,46 @@
 //! Types and their methods, as tables.
 
 use crate::arguments::Arguments;
-use crate::call::{CallError, Frame, Reply};
-use crate::object::{Object, View};
+use crate::call::{CallContext, CallError, MethodReply};
+use crate::object::{Object, StateView};
 
 /// A type of objects.
 #[derive(Debug)]
 pub struct ObjectType {
-    /// Letters and digits, lower case.
+    /// The name: lower-case letters and digits.
     pub name: &'static str,
-    /// Its number in the keys of its objects: never changed, never reused.
+    /// The number in the keys of its objects, which is never changed or reused.
     pub id: u16,
-    /// What it is, in a sentence.
+    /// The description, in a sentence.
     pub doc: &'static str,
-    /// Its own methods; [`crate::Registry`] adds those that every object has.
+    /// The type's own methods; [`crate::Registry`] adds those that every object has.
     pub methods: &'static [Method],
-    /// Writes the state as JSON, as `dump` shows it. None: it is a collection, which is shown by a [`crate::Listing`].
-    pub dump: Option<fn(View<'_>, &Frame<'_>, &mut Vec<u8>)>,
+    /// Writes the state as JSON for `dump`. None: the type is a collection, which a [`crate::Listing`] shows.
+    pub dump: Option<fn(StateView<'_>, &CallContext<'_>, &mut Vec<u8>)>,
 }
 
-/// A method.
+/// A method of a type.
 #[derive(Debug, Clone, Copy)]
 pub struct Method {
-    /// Letters and digits, lower case.
+    /// The name: lower-case letters and digits.
     pub name: &'static str,
-    /// Fewest and most arguments after the object's key.
+    /// The fewest and the most arguments after the object's key.
     pub arguments: (usize, usize),
-    /// The arguments as the documentation shows them: `limit window`, `[n]`.
+    /// The arguments in the form of the documentation: `limit window`, `[n]`.
     pub usage: &'static str,
-    /// The replies as the documentation shows them: `QUOTA_OK`, `QUOTA_EXCEEDED`.
+    /// The replies in the form of the documentation: `QUOTA_OK`, `QUOTA_EXCEEDED`.
     pub replies: &'static str,
-    /// What it does on an object that is not there.
-    pub absent: Absent,
-    /// Which objects it reads.
-    pub reads: Reads,
-    /// Executes it; None: a [`crate::Host`] does.
-    pub run: Option<Run>,
+    /// The behaviour on an absent object.
+    pub absent: OnAbsent,
+    /// The objects that the method reads.
+    pub reads: ReadSet,
+    /// The function of the method; None: a [`crate::Host`] runs it.
+    pub run: Option<MethodFn>,
 }
 
-/// Executes a method.
-pub type Run = fn(&mut Object<'_>, &Arguments<'_>, &mut Frame<'_>) -> Result<Reply, CallError>;
+/// The function of a method.
+pub type MethodFn =
+    fn(&mut Object<'_>, &Arguments<'_>, &mut CallContext<'_>) -> Result<MethodReply, CallError>;
 
 /// A row of a type's table: a method that reads its own object.
 pub(crate) const fn method(
@@ -47,19 +48,19 @@ pub(crate) const fn method(
     arguments: (usize, usize),
     usage: &'static str,
     replies: &'static str,
-    absent: Absent,
-    run: Run,
+    absent: OnAbsent,
+    run: MethodFn,
 ) -> Method {
-    Method { name, arguments, usage, replies, absent, reads: Reads::Own, run: Some(run) }
+    Method { name, arguments, usage, replies, absent, reads: ReadSet::Own, run: Some(run) }
 }
 
-/// The same method, if its arguments are keys of objects, which it reads.
+/// The same method, with arguments that are keys of objects, which it reads.
 pub(crate) const fn of_several(method: &Method) -> Method {
-    Method { reads: Reads::Arguments, ..*method }
+    Method { reads: ReadSet::Arguments, ..*method }
 }
 
 impl Method {
-    /// How it is called, as users read it: `quota:addandcheck:KEY[:n]`.
+    /// The form of a call as users read it: `quota:addandcheck:KEY[:n]`.
     pub fn form(&self, type_name: &str) -> String {
         let mut form = [type_name, self.name].join(":");
         if self.name != "methods" {
@@ -69,30 +70,30 @@ impl Method {
             form.push(':');
             form.push_str(part);
         }
-        // An argument that may be left out is left out with its colon.
+        // An optional argument is left out together with its colon.
         form.replace(":[", "[:")
     }
 }
 
-/// What a method does on an object that is not there.
+/// The behaviour of a method on an absent object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Absent {
+pub enum OnAbsent {
     /// The call is a miss, unless the type has arguments for an implicit `new`.
     Miss,
-    /// It makes the object, or answers without one.
+    /// The method runs, and makes the object or replies without one.
     Runs,
 }
 
 /// The objects that a method reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reads {
-    /// Its own.
+pub enum ReadSet {
+    /// The object of the call.
     Own,
-    /// Its own, and those that its arguments name, of the same type.
+    /// The object of the call, and those of the same type that its arguments name.
     Arguments,
 }
 
-/// A method of a type: places in the registry's tables.
+/// A method of a type, by its positions in the registry's tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MethodId {
     pub(crate) object_type: u16,

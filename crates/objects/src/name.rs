@@ -1,4 +1,4 @@
-//! Names of objects and calls, as keys.
+//! Keys that name objects and calls.
 
 use std::borrow::Cow;
 
@@ -6,35 +6,35 @@ use crate::method::MethodId;
 
 /// A key that names an object or a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Named<'k> {
+pub enum VirtualKey<'k> {
     /// `type:method:key[:arg...]`.
-    Call(Name<'k>),
+    Call(CallName<'k>),
     /// `type::key`: the object itself.
     Object {
-        /// The number in the object's item: that of its type, and behind which prefix it is.
+        /// The number in the object's item: that of its type, combined with that of its prefix.
         type_id: u16,
-        /// The object's key with its escapes undone, as it is in a call; never empty.
+        /// The object's key without escapes; never empty.
         key: Cow<'k, [u8]>,
     },
 }
 
 /// A call by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Name<'k> {
-    /// The number in the object's item: that of its type, and behind which prefix it is.
+pub struct CallName<'k> {
+    /// The number in the object's item: that of its type, combined with that of its prefix.
     pub type_id: u16,
     /// The method.
     pub method: MethodId,
-    /// What follows `type:method:`, still escaped; None: the name ends after the method.
+    /// The part after `type:method:`, with its escapes; None: the name ends after the method.
     pub rest: Option<&'k [u8]>,
 }
 
-/// Where a key names a call, for the registry that has read it: see [`crate::Registry::spot`].
+/// The position of a call's parts in a key, for the registry that has read it: see [`crate::Registry::spot`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spot {
     pub(crate) registry: u32,
     pub(crate) type_id: u16,
     pub(crate) method: MethodId,
-    /// Where the rest begins; 0: there is none.
+    /// The offset of the rest; 0: there is none.
     pub(crate) rest: u16,
 }

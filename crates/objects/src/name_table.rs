@@ -1,20 +1,21 @@
-//! A few names and their places, found with one or two comparisons: they are looked up for each call.
+//! A hash table of few names and their positions, for the look-up in each call. A name is found with one or
+//! two comparisons.
 
-/// Slots: a power of two, at least twice as many as names.
+/// The number of slots: a power of two, at least twice the number of names.
 const SLOTS: usize = 256;
-/// Most names.
+/// The most names.
 pub(crate) const NAMES_MAX: usize = SLOTS / 2;
-/// The slot has no name.
+/// A slot without a name.
 const EMPTY: u8 = u8::MAX;
 
-/// Places of names. Open addressing with linear probing.
+/// Positions of names, by open addressing with linear probing.
 #[derive(Debug)]
 pub(crate) struct NameTable {
     slots: [u8; SLOTS],
 }
 
 impl NameTable {
-    /// Names in the order of their places, each once and not empty; [`NAMES_MAX`] at most.
+    /// A table of names in the order of their positions: distinct, not empty, and at most [`NAMES_MAX`].
     pub(crate) fn new<'n>(names: impl Iterator<Item = &'n str>) -> Self {
         let mut slots = [EMPTY; SLOTS];
         for (place, name) in names.enumerate() {
@@ -28,7 +29,7 @@ impl NameTable {
         Self { slots }
     }
 
-    /// The place of a name. `name_at`: the name at a place.
+    /// The position of a name. `name_at`: the name at a position.
     #[inline]
     pub(crate) fn find(&self, name: &[u8], name_at: impl Fn(usize) -> &'static str) -> Option<usize> {
         if name.is_empty() {
@@ -48,7 +49,7 @@ impl NameTable {
     }
 }
 
-/// First and last letter and length tell the names of this crate apart well.
+/// The first and the last letter and the length distinguish the names of this crate well.
 #[inline]
 fn slot(name: &[u8]) -> usize {
     let (first, last) = (usize::from(name[0]), usize::from(name[name.len() - 1]));

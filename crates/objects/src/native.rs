@@ -1,4 +1,4 @@
-//! The types that come with the server, and the methods that every object has.
+//! The shipped types, and the methods that every object has.
 
 #![expect(clippy::unnecessary_wraps, reason = "all methods have one signature")]
 
@@ -27,7 +27,7 @@ pub(crate) mod topk;
 use crate::method::ObjectType;
 pub use reserved::RESERVED;
 
-/// All types, by number. The order decides the numbers of methods.
+/// The shipped types, by number. Their order determines the numbers of methods.
 pub static TYPES: &[&ObjectType] = &[
     &quota::QUOTA,
     &swcounter::SWCOUNTER,

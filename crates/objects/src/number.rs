@@ -1,8 +1,9 @@
-//! Numbers in arguments, replies and states: read from bytes and appended as text without an allocation.
+//! Numbers in arguments, replies and states: parsed from bytes, and appended as text, without an allocation.
 //!
-//! Arguments are decimal, by one rule for shipped types and those of users: digits; before them `-` where the number may be
-//! negative; behind them, where it may have decimals, a point and digits, then `e` and an exponent. So `+1`, `.5`, `5.`,
-//! blanks and `0x10` are no numbers. What a number too large means is the method's decision.
+//! Arguments are decimal, by one rule for shipped types and users' own: digits; before them `-` where the
+//! number may be negative; after them, where it may have decimals, a point and digits, then `e` and an
+//! exponent. So `+1`, `.5`, `5.`, blanks and `0x10` are not numbers. Each method decides how it treats a
+//! number that is too large.
 
 use std::io::Write as _;
 
@@ -10,24 +11,24 @@ use crate::arguments::Arguments;
 use crate::call::CallError;
 use crate::object::Object;
 
-/// Milliseconds of a day.
+/// The milliseconds of a day.
 const DAY_MS: u64 = 86_400_000;
-/// Longest time that an argument gives, in milliseconds: 366 days.
+/// The longest time in an argument, in milliseconds: 366 days.
 pub(crate) const SPAN_MAX_MS: u64 = 366 * DAY_MS;
-/// A time that an argument gives, as messages and tables describe it.
+/// The description of a time in messages and tables.
 pub(crate) const SPAN: &str = "a time from 1ms to 366d, such as 500ms, 30s, 5m, 2h or 1d (no unit: seconds)";
 
-/// Largest limit of what may be used or counted.
+/// The largest limit of a quantity or a count.
 const LIMIT_MAX: u64 = i64::MAX as u64;
-/// Such a limit, as messages describe it.
+/// The description of such a limit in messages.
 const LIMIT: &str = "a number from 0 to 9223372036854775807";
-/// A positive number, as messages describe it.
+/// The description of a positive number in messages.
 const POSITIVE: &str = "a positive number";
 
-/// What `read` makes of an argument. `what`: what it must be.
+/// The argument at a position, parsed by `read`; `what`: a description of valid arguments.
 ///
 /// # Errors
-/// There is no such argument, or `read` refuses it.
+/// The argument is missing, or `read` refuses it.
 #[inline]
 pub(crate) fn argument<T>(
     arguments: &Arguments<'_>,
@@ -38,10 +39,10 @@ pub(crate) fn argument<T>(
     arguments.get(place).and_then(read).ok_or_else(|| CallError::argument(place, what))
 }
 
-/// The positive number at a place, which may be the largest; 1 when it is left out.
+/// The positive number at a position, which may be the largest; 1 if it is left out.
 ///
 /// # Errors
-/// It is no positive number.
+/// The argument is not a positive number.
 #[inline]
 pub(crate) fn positive_or_1(arguments: &Arguments<'_>, place: usize) -> Result<u64, CallError> {
     if place >= arguments.len() {
@@ -50,16 +51,16 @@ pub(crate) fn positive_or_1(arguments: &Arguments<'_>, place: usize) -> Result<u
     argument(arguments, place, POSITIVE, |text| whole(text).filter(|n| *n > 0))
 }
 
-/// The limit at a place, up to 2^63 - 1: what is used and a number of 64 bits on top are never mistaken for less.
+/// The limit at a position, up to 2^63 - 1, so that the sum of a limit and a count of 64 bits does not wrap.
 ///
 /// # Errors
-/// It is no such number.
+/// The argument is not such a number.
 #[inline]
 pub(crate) fn limit(arguments: &Arguments<'_>, place: usize) -> Result<u64, CallError> {
     argument(arguments, place, LIMIT, |text| whole_within(text, 0, LIMIT_MAX))
 }
 
-/// A state of whole numbers, 8 bytes each, little-endian; None when it is absent.
+/// A state of whole numbers of 8 bytes each, little-endian; None: it is absent.
 #[inline]
 pub(crate) fn words<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
     let (words, rest) = bytes.as_chunks::<8>();
@@ -73,7 +74,7 @@ pub(crate) fn set_words<const N: usize>(object: &mut Object<'_>, words: [u64; N]
     object.set(words.map(u64::to_le_bytes).as_flattened());
 }
 
-/// A whole number of digits only. One above the largest counts as [`u64::MAX`].
+/// A whole number that has digits only. A number above the largest counts as [`u64::MAX`].
 #[inline]
 pub(crate) fn whole(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
@@ -96,7 +97,7 @@ pub(crate) fn whole_within(text: &[u8], least: u64, most: u64) -> Option<u64> {
     whole(text).filter(|number| (least..=most).contains(number))
 }
 
-/// A whole number of 64 bits with a sign: digits, perhaps after `-`.
+/// A signed number of 64 bits: digits, with or without `-` before them.
 #[inline]
 pub(crate) fn signed(text: &[u8]) -> Option<i64> {
     match text.strip_prefix(b"-") {
@@ -105,7 +106,7 @@ pub(crate) fn signed(text: &[u8]) -> Option<i64> {
     }
 }
 
-/// A number with up to six decimals, in millionths. One above the largest counts as [`u64::MAX`].
+/// A number with up to six decimals, in millionths. A number above the largest counts as [`u64::MAX`].
 pub(crate) fn millionths(text: &[u8]) -> Option<u64> {
     let (number, decimals) = match memchr::memchr(b'.', text) {
         Some(point) => (&text[..point], &text[point + 1..]),
@@ -118,7 +119,7 @@ pub(crate) fn millionths(text: &[u8]) -> Option<u64> {
     Some(whole(number)?.saturating_mul(1_000_000).saturating_add(whole(decimals)? * scale))
 }
 
-/// A number with decimals and an exponent: finite, `-` allowed.
+/// A finite number, which may have a sign, decimals and an exponent.
 pub fn float(text: &[u8]) -> Option<f64> {
     let rest = after_digits(text.strip_prefix(b"-").unwrap_or(text))?;
     let rest = rest.strip_prefix(b".").map_or(Some(rest), after_digits)?;
@@ -136,23 +137,24 @@ pub fn float(text: &[u8]) -> Option<f64> {
     std::str::from_utf8(text).ok()?.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
-/// What follows the digits with which a text begins; None: it does not.
+/// The text after its leading digits; None: it does not begin with a digit.
 fn after_digits(text: &[u8]) -> Option<&[u8]> {
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     (digits > 0).then(|| &text[digits..])
 }
 
-/// A whole number of up to 2^53 in size, as the floats that scripts have hold it exactly.
+/// A whole number of at most 2^53 in size, which the numbers of scripts can represent exactly.
 #[expect(clippy::cast_precision_loss, reason = "up to 2^53 it is exact")]
 pub fn whole_float(text: &[u8]) -> Option<f64> {
     const EXACT: u64 = 1 << 53;
     let (digits, sign) = text.strip_prefix(b"-").map_or((text, 1.0), |digits| (digits, -1.0));
     let number = whole(digits).filter(|number| *number <= EXACT)?;
-    // Zero has no sign.
+    // The sum with 0.0 makes a zero positive.
     Some(sign * number as f64 + 0.0)
 }
 
-/// A time in milliseconds, 1 to [`SPAN_MAX_MS`]: a whole number and `ms`, `s`, `m`, `h` or `d`; without a unit, seconds.
+/// A time in milliseconds, 1 to [`SPAN_MAX_MS`]: a whole number with `ms`, `s`, `m`, `h` or `d`; without a
+/// unit, in seconds.
 #[inline]
 pub(crate) fn span_ms(text: &[u8]) -> Option<u64> {
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -205,14 +207,14 @@ pub(crate) fn push_seconds(out: &mut Vec<u8>, ms: u64) {
     }
 }
 
-/// Appends milliseconds as whole seconds, rounded up: after that time they are over.
+/// Appends milliseconds as whole seconds, rounded up, so that the time is over then.
 #[inline]
 pub(crate) fn push_seconds_up(out: &mut Vec<u8>, ms: u64) {
     push_whole(out, ms.div_ceil(1000));
 }
 
-/// Appends a finite number: whole ones below 10^16 without point or exponent, others in the shortest form that reads as
-/// the same number.
+/// Appends a finite number: a whole number below 10^16 without point and exponent, others in the shortest
+/// form that reads as the same number.
 pub fn push_float(out: &mut Vec<u8>, number: f64) {
     if number.abs() < 1e16 && number.fract() == 0.0 {
         push_signed(out, number as i64);
@@ -222,7 +224,7 @@ pub fn push_float(out: &mut Vec<u8>, number: f64) {
     debug_assert!(written.is_ok(), "a Vec takes everything");
 }
 
-/// Appends whole numbers by their names as an object of JSON.
+/// Appends names and whole numbers as an object of JSON.
 pub(crate) fn push_fields(out: &mut Vec<u8>, fields: &[(&str, u64)]) {
     let mut before = "{\"";
     for (name, number) in fields {

@@ -1,27 +1,27 @@
-//! The object that a method works on.
+//! The object on which a method works.
 
 use std::sync::Arc;
 
 use cattlegrid_store::{Memory, Tree};
 
-use crate::fields::{Base, Layer, Pending};
+use crate::fields::{Layer, LayerBase, PendingChanges};
 use crate::members::Members;
 
-/// The state that was found.
+/// The state of an object before a call.
 #[derive(Debug)]
 pub enum ObjectState<'a> {
     /// There is no object.
     Absent,
-    /// In the item.
+    /// The state is bytes of the item.
     Bytes(&'a [u8]),
-    /// Outside the log.
+    /// The state is a tree outside the log.
     Tree(&'a mut Tree),
-    /// A field of an object, with what the call has changed in it: see [`Layer`].
+    /// The state is a field of an object, with the call's changes: see [`Layer`].
     Field {
         /// The object.
         base: FieldBase<'a>,
-        /// What the call has changed.
-        pending: &'a mut Pending,
+        /// The changes by the call.
+        pending: &'a mut PendingChanges,
         /// The field's number.
         field: u8,
     },
@@ -29,33 +29,33 @@ pub enum ObjectState<'a> {
 
 /// The object that has a field.
 #[derive(Debug, Clone, Copy)]
-pub struct FieldBase<'a>(pub(crate) Base<'a>);
+pub struct FieldBase<'a>(pub(crate) LayerBase<'a>);
 
-/// A state that is only read.
+/// A state for reading.
 #[derive(Debug, Clone, Copy)]
-pub enum View<'a> {
+pub enum StateView<'a> {
     /// There is no object.
     Absent,
-    /// In the item.
+    /// The state is bytes of the item.
     Bytes(&'a [u8]),
-    /// Outside the log.
+    /// The state is a tree outside the log.
     Tree(&'a Tree),
     /// A field of an object.
     Layer(Layer<'a>),
 }
 
-/// What becomes of the state after a call.
+/// The change of an object's state by a call.
 #[derive(Debug)]
-pub enum Change {
-    /// Nothing has changed.
+pub enum StateChange {
+    /// The state is unchanged.
     None,
-    /// The new state are the bytes in the buffer given to the call.
+    /// The new state is the bytes in the buffer that the call was given.
     Bytes,
-    /// The tree that was found has changed.
+    /// The existing tree has changed.
     Tree,
-    /// The members have outgrown the item: the state is this tree now.
+    /// The members have outgrown the item, and this tree is the new state.
     NewTree(Box<Tree>),
-    /// There is no object any more.
+    /// The object was dropped.
     Dropped,
 }
 
@@ -64,18 +64,19 @@ pub enum Change {
 pub struct Object<'a> {
     key: &'a [u8],
     pub(crate) state: ObjectState<'a>,
-    /// A copy of the bytes, if they were changed.
+    /// The changed copy of the bytes, if there is one.
     pub(crate) new: &'a mut Vec<u8>,
-    pub(crate) change: Change,
+    pub(crate) change: StateChange,
     pub(crate) memory: &'a Arc<Memory>,
     #[expect(clippy::option_option, reason = "no change is not the same as no end")]
     expires_ms: Option<Option<u64>>,
-    /// When it expires as it was found, Unix time in milliseconds.
+    /// The expiry before the call, in Unix milliseconds.
     found_expires_ms: Option<u64>,
 }
 
 impl<'a> Object<'a> {
-    /// `new`: a buffer for the bytes after the call. `expires_ms`: when the object expires, if that is ever.
+    /// An object for a call. `new`: a buffer for the changed bytes. `expires_ms`: the expiry, in Unix
+    /// milliseconds; None: never.
     pub fn new(
         key: &'a [u8],
         state: ObjectState<'a>,
@@ -84,42 +85,42 @@ impl<'a> Object<'a> {
         expires_ms: Option<u64>,
     ) -> Self {
         new.clear();
-        let (change, found_expires_ms) = (Change::None, expires_ms);
+        let (change, found_expires_ms) = (StateChange::None, expires_ms);
         Self { key, state, new, change, memory, expires_ms: None, found_expires_ms }
     }
 
-    /// Its key.
+    /// The object's key.
     pub fn key(&self) -> &'a [u8] {
         self.key
     }
 
-    /// Whether there is an object, as the call has left it so far.
+    /// Whether the object exists, after the call's changes so far.
     pub fn exists(&self) -> bool {
         match self.change {
-            Change::None => !matches!(self.state, ObjectState::Absent),
-            Change::Dropped => false,
-            Change::Bytes | Change::Tree | Change::NewTree(_) => true,
+            StateChange::None => !matches!(self.state, ObjectState::Absent),
+            StateChange::Dropped => false,
+            StateChange::Bytes | StateChange::Tree | StateChange::NewTree(_) => true,
         }
     }
 
-    /// The state as bytes; empty when there is none, or when it is a tree.
+    /// The state as bytes; empty if there is no object, or if the state is a tree.
     pub fn bytes(&self) -> &[u8] {
         match (&self.change, &self.state) {
-            (Change::Bytes, _) => self.new,
-            (Change::None, ObjectState::Bytes(bytes)) => bytes,
+            (StateChange::Bytes, _) => self.new,
+            (StateChange::None, ObjectState::Bytes(bytes)) => bytes,
             _ => &[],
         }
     }
 
-    /// The state as bytes to change: a copy, which takes effect when the method succeeds. An absent object begins empty,
-    /// and exists from now on.
+    /// The state as bytes that can be changed: a copy, which is used if the method succeeds. An absent object
+    /// exists from now on, with no bytes.
     pub fn edit(&mut self) -> &mut Vec<u8> {
-        if !matches!(self.change, Change::Bytes) {
+        if !matches!(self.change, StateChange::Bytes) {
             self.new.clear();
-            if let (Change::None, ObjectState::Bytes(bytes)) = (&self.change, &self.state) {
+            if let (StateChange::None, ObjectState::Bytes(bytes)) = (&self.change, &self.state) {
                 self.new.extend_from_slice(bytes);
             }
-            self.change = Change::Bytes;
+            self.change = StateChange::Bytes;
         }
         self.new
     }
@@ -128,47 +129,47 @@ impl<'a> Object<'a> {
     pub fn set(&mut self, state: &[u8]) {
         self.new.clear();
         self.new.extend_from_slice(state);
-        self.change = Change::Bytes;
+        self.change = StateChange::Bytes;
     }
 
-    /// The members of a collection; none when the object is absent.
+    /// The members of a collection; none if the object is absent.
     pub fn members(&mut self) -> Members<'_, 'a> {
         Members::new(self)
     }
 
-    /// The state, to read.
-    pub fn view(&self) -> View<'_> {
+    /// The state for reading.
+    pub fn view(&self) -> StateView<'_> {
         match (&self.change, &self.state) {
-            (Change::Bytes, _) => View::Bytes(self.new),
-            (Change::NewTree(tree), _) => View::Tree(tree),
-            (Change::Dropped, _) | (Change::None, ObjectState::Absent) => View::Absent,
-            (Change::None, ObjectState::Bytes(bytes)) => View::Bytes(bytes),
-            (_, ObjectState::Tree(tree)) => View::Tree(tree),
+            (StateChange::Bytes, _) => StateView::Bytes(self.new),
+            (StateChange::NewTree(tree), _) => StateView::Tree(tree),
+            (StateChange::Dropped, _) | (StateChange::None, ObjectState::Absent) => StateView::Absent,
+            (StateChange::None, ObjectState::Bytes(bytes)) => StateView::Bytes(bytes),
+            (_, ObjectState::Tree(tree)) => StateView::Tree(tree),
             (_, ObjectState::Field { base, pending, field }) => {
-                View::Layer(Layer::new(base.0, pending, *field))
+                StateView::Layer(Layer::new(base.0, pending, *field))
             }
-            (Change::Tree, _) => View::Absent,
+            (StateChange::Tree, _) => StateView::Absent,
         }
     }
 
     /// Drops the object.
-    pub fn drop_it(&mut self) {
-        self.change = Change::Dropped;
+    pub fn discard(&mut self) {
+        self.change = StateChange::Dropped;
     }
 
-    /// When it expires, as the call has left it so far: Unix time in milliseconds. None: never.
+    /// The expiry after the call's changes so far: Unix time in milliseconds; None: never.
     pub fn expires_ms(&self) -> Option<u64> {
         self.expires_ms.unwrap_or(self.found_expires_ms)
     }
 
-    /// Lets it expire at this Unix time in milliseconds; None: never.
+    /// Sets the expiry: Unix time in milliseconds; None: never.
     pub fn expire_at(&mut self, ms: Option<u64>) {
         self.expires_ms = Some(ms);
     }
 
-    /// What becomes of the state, and the new expiry if the call has set one.
+    /// The change of the state, and the new expiry if the call has set one.
     #[expect(clippy::option_option, reason = "as in `Done`")]
-    pub(crate) fn finish(self) -> (Change, Option<Option<u64>>) {
+    pub(crate) fn finish(self) -> (StateChange, Option<Option<u64>>) {
         (self.change, self.expires_ms)
     }
 }

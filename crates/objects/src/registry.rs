@@ -1,4 +1,4 @@
-//! The types that are switched on: how names are read, and how calls are executed.
+//! The types that are switched on: reading of names, and execution of calls.
 
 pub(crate) mod stray;
 
@@ -10,87 +10,88 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::arguments::{Arguments, escape_key, unescape, unescaped};
 use crate::calendar::Zone;
-use crate::call::{CACHE_MISS, CallError, Done, Frame, Outcome, Reply};
+use crate::call::{CACHE_MISS, CallContext, CallError, CallResult, MethodReply, ObjectOutcome};
 use crate::definitions;
 use crate::fields;
-use crate::method::{Absent, Method, MethodId, ObjectType};
-use crate::name::{Name, Named, Spot};
+use crate::method::{Method, MethodId, ObjectType, OnAbsent};
+use crate::name::{CallName, Spot, VirtualKey};
 use crate::name_table::NameTable;
 use crate::native;
-use crate::object::{Change, Object, ObjectState};
+use crate::object::{Object, ObjectState, StateChange};
 use crate::script::{Host, NewState, ScriptMethod, ScriptMethodId};
 use crate::settings::{Eviction, Settings, TypeSettings};
 
-/// Longest name of a type in bytes.
+/// The longest name of a type, in bytes.
 const TYPE_NAME_MAX: usize = 16;
-/// The next registry's number.
+/// The number of the next registry.
 static NUMBERS: AtomicU32 = AtomicU32::new(0);
 /// The types' numbers are below this.
 const IDS: usize = definitions::FIRST_ID as usize + definitions::TYPES_MAX;
-/// Bits of the number of a type in an object's item. Those above are the number of the prefix behind which the object is, so that
-/// each prefix has objects of its own.
+/// The bits of an object's number that are for its type. The higher bits are the number of its prefix, so
+/// that each prefix has its own objects.
 pub const TYPE_BITS: u32 = 10;
 const _: () = assert!(IDS <= 1 << TYPE_BITS && PREFIXES_MAX < 1 << (16 - TYPE_BITS));
-/// Longest key of an object in bytes: with its type's number it fits into an item's key.
+/// The longest key of an object, in bytes: with the number of its type it fits into an item's key.
 pub const OBJECT_KEY_MAX: usize = 250;
 
-/// Memory for an object that is made to try the arguments of `create`.
+/// Memory for an object that is made to check the arguments of `create`, in bytes.
 const CREATE_BYTES: usize = 1 << 20;
-/// The time at which it is made: 2026-01-01T00:00:00Z.
+/// The time at which that object is made: 2026-01-01T00:00:00Z.
 const CREATE_AT_MS: u64 = 1_767_225_600_000;
 
-/// The types that are switched on. See the module's text.
+/// The types that are switched on.
 #[derive(Debug)]
 pub struct Registry {
     settings: Settings,
     zone: Zone,
-    /// Runs the methods of users' own types.
+    /// The host that runs the methods of users' own types.
     host: Option<Arc<dyn Host>>,
-    types: Vec<Entry>,
-    /// Bytes with which names of types begin, as bits.
+    types: Vec<RegisteredType>,
+    /// A bit for each byte with which a name of a type begins.
     by_first: [u64; 4],
     by_name: NameTable,
-    /// Another number for each registry of the process.
+    /// The number of the registry, unique in the process.
     number: u32,
-    /// Places in `types` by the types' numbers.
+    /// Positions in `types` by the types' numbers.
     by_id: [Option<u8>; IDS],
     /// See [`Registry::of_trial`].
     is_trial: bool,
-    /// Names of methods that no type has and that were said.
+    /// Names with unknown methods that were reported.
     said: stray::Reports,
 }
 
 /// A type that is switched on.
 #[derive(Debug)]
-struct Entry {
+struct RegisteredType {
     object_type: &'static ObjectType,
     settings: TypeSettings,
-    /// Its place among the types of the host, if it is one of these.
+    /// The position among the types of the host, if it is one of these.
     of_host: Option<usize>,
-    /// Numbers of its methods, by their places.
+    /// The numbers of the methods, by their positions.
     numbers: Box<[u16]>,
-    /// Its methods by their names, those that every object has last.
+    /// The methods by name; those that every object has are last.
     methods: NameTable,
-    /// The `new` that `create` stands for.
+    /// The method `new`, if the type has arguments in `create`.
     new: Option<&'static Method>,
 }
 
 impl Registry {
-    /// The types that these settings switch on, all of them shipped ones.
+    /// A registry of the types that these settings switch on, all of which are shipped.
     ///
     /// # Errors
-    /// What is wrong: a type that there is not, arguments of `create` that its `new` refuses, an unknown zone.
+    /// An unknown type, arguments of `create` that its `new` refuses, or an unknown zone.
     pub fn new(settings: Settings) -> Result<Self, String> {
         Self::with_host(settings, None)
     }
 
-    /// The same, with types of users' own: one whose name is that of a shipped type takes its place.
+    /// A registry like that of [`Registry::new`], with users' own types, which replace shipped types of the
+    /// same name.
     ///
     /// # Errors
-    /// As [`Registry::new`].
+    /// Those of [`Registry::new`].
     ///
     /// # Panics
-    /// When a host changes its types meanwhile.
+    /// If the host changes its types meanwhile.
     pub fn with_host(settings: Settings, host: Option<Arc<dyn Host>>) -> Result<Self, String> {
         let mut types = Vec::new();
         let mut by_first = [0_u64; 4];
@@ -116,7 +117,7 @@ impl Registry {
             by_first[first / 64] |= 1 << (first % 64);
             let methods = NameTable::new(Self::methods(object_type).map(|method| method.name));
             let of_host = of_host.map(|(place, _)| place);
-            types.push(Entry { object_type, settings: own.clone(), of_host, numbers, methods, new });
+            types.push(RegisteredType { object_type, settings: own.clone(), of_host, numbers, methods, new });
         }
         let by_name = NameTable::new(types.iter().map(|entry| entry.object_type.name));
         let number = NUMBERS.fetch_add(1, Relaxed);
@@ -143,11 +144,11 @@ impl Registry {
         Self { is_trial: true, ..self }
     }
 
-    /// From now on there may be objects of these types. Before a registry is in force, nothing keeps the numbers of types of
-    /// users' own but their host.
+    /// Notes that there may be objects of these types from now on. Before that, only the host keeps the
+    /// numbers of users' own types.
     pub fn put_in_force(&self) {
         let of_host = self.types.iter().filter(|entry| entry.of_host.is_some() && !self.is_trial);
-        of_host.for_each(|entry| definitions::stay(entry.object_type));
+        of_host.for_each(|entry| definitions::keep_forever(entry.object_type));
     }
 
     fn numbers_of_host(object_type: &'static ObjectType) -> Result<Box<[u16]>, String> {
@@ -157,12 +158,15 @@ impl Registry {
         numbers.collect::<Option<_>>().ok_or_else(|| format!("objects: {} was not defined", object_type.name))
     }
 
-    /// Makes an object as `create` says, and forgets it.
+    /// Makes an object with the arguments of `create`, and drops it.
+    ///
+    /// # Errors
+    /// The arguments are refused.
     fn try_create(&self, place: usize) -> Result<(), String> {
         let own = &self.types[place].settings;
         let Some(create) = &own.create else { return Ok(()) };
         if self.types[place].of_host.is_some() {
-            // The host has tried it.
+            // The host has checked it.
             return Ok(());
         }
         let wrong = |text: &str| Err(format!("[objects.{}]: create: {text}", own.name));
@@ -173,13 +177,13 @@ impl Registry {
         let arguments = Arguments::of(create.iter().map(Vec::as_slice));
         let done = self.call(id, object, &arguments, CREATE_AT_MS, 0, &mut out);
         match (done.outcome, done.change) {
-            (Outcome::Error(line), _) => wrong(line.split_once(": ").map_or(&*line, |(_, text)| text)),
-            (_, Change::None | Change::Dropped) => wrong("new refuses these arguments"),
+            (ObjectOutcome::Error(line), _) => wrong(line.split_once(": ").map_or(&*line, |(_, text)| text)),
+            (_, StateChange::None | StateChange::Dropped) => wrong("new refuses these arguments"),
             _ => Ok(()),
         }
     }
 
-    /// What the rule file says.
+    /// The settings of objects in the rule file.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -189,23 +193,23 @@ impl Registry {
         self.types.iter().map(|entry| entry.object_type)
     }
 
-    /// The methods of a type, those that every object has last.
+    /// The methods of a type; those that every object has are last.
     pub fn methods(object_type: &'static ObjectType) -> impl Iterator<Item = &'static Method> {
         object_type.methods.iter().chain(native::RESERVED)
     }
 
-    /// Number of methods of all shipped types, switched on or not.
+    /// The number of methods of all shipped types, switched on or not.
     pub fn methods_max() -> usize {
         native::TYPES.iter().map(|one| one.methods.len() + native::RESERVED.len()).sum()
     }
 
-    /// The method with this number, below [`Registry::methods_max`], and its type.
+    /// The type and the method with this number, which is below [`Registry::methods_max`].
     pub fn numbered(number: usize) -> Option<(&'static ObjectType, &'static Method)> {
         let all = native::TYPES.iter().flat_map(|one| Self::methods(one).map(move |method| (*one, method)));
         all.into_iter().nth(number)
     }
 
-    /// Numbers of methods are below this: those of users' own types follow the shipped ones.
+    /// The numbers of methods are below this; those of users' own types follow the shipped ones.
     pub fn numbers_max() -> usize {
         Self::methods_max() + definitions::SCRIPT_METHODS_MAX
     }
@@ -218,9 +222,9 @@ impl Registry {
         })
     }
 
-    /// What runs the method, if that is a host.
+    /// The method and its host, if a host runs it.
     #[inline]
-    pub fn script(&self, id: MethodId) -> Option<Script<'_>> {
+    pub fn script(&self, id: MethodId) -> Option<HostedMethod<'_>> {
         let entry = &self.types[usize::from(id.object_type)];
         let object_type = entry.of_host?;
         let host = &**self.host.as_ref()?;
@@ -231,31 +235,43 @@ impl Registry {
             None if definition(entry, place).name == "dump" => (ScriptMethodId::Dump, &DUMP),
             None => return None,
         };
-        Some(Script { host, object_type, method, about, settings: &entry.settings, zone: &self.zone })
+        Some(HostedMethod { host, object_type, method, about, settings: &entry.settings, zone: &self.zone })
     }
 
-    /// Changes an object as a host's method has left it.
-    pub fn commit(&self, mut object: Object<'_>, new: &NewState, expires_ms: Option<Option<u64>>) -> Done {
+    /// Applies the changes of a host's method to an object.
+    ///
+    /// # Errors
+    /// There is no room; nothing has changed then.
+    pub fn commit(
+        &self,
+        mut object: Object<'_>,
+        new: &NewState,
+        expires_ms: Option<Option<u64>>,
+    ) -> CallResult {
         match fields::apply(&mut object, new) {
-            Ok(()) => Done { outcome: Outcome::Value { flags: 0 }, change: object.finish().0, expires_ms },
+            Ok(()) => CallResult {
+                outcome: ObjectOutcome::Value { flags: 0 },
+                change: object.finish().0,
+                expires_ms,
+            },
             Err(error) => {
                 let outcome = match error {
-                    CallError::NoRoom(bytes) => Outcome::NoRoom(bytes),
+                    CallError::NoRoom(bytes) => ObjectOutcome::NoRoom(bytes),
                     CallError::Server(text) | CallError::Client(text) => {
-                        Outcome::Error(format!("SERVER_ERROR {text}"))
+                        ObjectOutcome::Error(format!("SERVER_ERROR {text}"))
                     }
                 };
-                Done { outcome, change: Change::None, expires_ms: None }
+                CallResult { outcome, change: StateChange::None, expires_ms: None }
             }
         }
     }
 
-    /// The host of the types that are not shipped.
+    /// The host of users' own types.
     pub fn host(&self) -> Option<&Arc<dyn Host>> {
         self.host.as_ref()
     }
 
-    /// The type's number is that of a type that is switched on.
+    /// Whether this is the number of a type that is switched on.
     pub fn has_type(&self, type_id: u16) -> bool {
         self.entry_of(type_id).is_some()
     }
@@ -270,8 +286,8 @@ impl Registry {
         self.type_settings(type_id).is_some_and(|own| own.evict == Eviction::Never)
     }
 
-    /// The name of an object as clients write it, `type::key` with the prefix, which [`Registry::named`] reads as this object;
-    /// None: no such type is switched on.
+    /// The name of an object as clients write it: `type::key` with the prefix, which [`Registry::named`]
+    /// reads as this object. None: the type is not switched on.
     pub fn object_name(&self, type_id: u16, key: &[u8]) -> Option<Vec<u8>> {
         let object_type = self.entry_of(type_id)?.object_type;
         let behind = self.settings.prefixes.text(prefix_of(type_id));
@@ -280,14 +296,14 @@ impl Registry {
         Some(name)
     }
 
-    /// The name of a type that is switched on; empty: it is not.
+    /// The name of a type; empty: it is not switched on.
     pub fn type_name(&self, type_id: u16) -> &'static str {
         self.entry_of(type_id).map_or("", |entry| entry.object_type.name)
     }
 
-    /// Reads a key that may name an object or a call. None: it is an ordinary key.
+    /// Reads a key as the name of an object or a call. None: it is an ordinary key.
     #[inline]
-    pub fn named<'k>(&self, key: &'k [u8]) -> Option<Named<'k>> {
+    pub fn named<'k>(&self, key: &'k [u8]) -> Option<VirtualKey<'k>> {
         let (behind, name) = self.settings.prefixes.split(key);
         let name = name.strip_prefix(&*self.settings.prefix)?;
         let first = usize::from(*name.first()?);
@@ -297,42 +313,43 @@ impl Registry {
         self.read(name, behind)
     }
 
-    /// The same, with what [`Registry::spot`] has found in this key.
-    pub fn named_at<'k>(&self, key: &'k [u8], spot: Option<Spot>) -> Option<Named<'k>> {
+    /// Reads a key like [`Registry::named`], with the result of [`Registry::spot`] for this key.
+    pub fn named_at<'k>(&self, key: &'k [u8], spot: Option<Spot>) -> Option<VirtualKey<'k>> {
         match spot.filter(|spot| spot.registry == self.number) {
             Some(Spot { type_id, method, rest, .. }) => {
                 let rest = (rest != 0).then(|| &key[usize::from(rest)..]);
-                Some(Named::Call(Name { type_id, method, rest }))
+                Some(VirtualKey::Call(CallName { type_id, method, rest }))
             }
             None => self.named(key),
         }
     }
 
-    /// Where a key of up to 65,535 bytes names a call, in a form that outlives it; None: it names none, or an object.
+    /// The position of a call's parts in a key of up to 65,535 bytes, in a form that outlives the key. None:
+    /// the key does not name a call.
     #[inline]
-    pub fn spot(&self, named: &Named<'_>, key: &[u8]) -> Option<Spot> {
-        let Named::Call(Name { type_id, method, rest }) = *named else { return None };
+    pub fn spot(&self, named: &VirtualKey<'_>, key: &[u8]) -> Option<Spot> {
+        let VirtualKey::Call(CallName { type_id, method, rest }) = *named else { return None };
         let rest = rest.map_or(0, |rest| key.len() - rest.len());
         Some(Spot { registry: self.number, type_id, method, rest: u16::try_from(rest).ok()? })
     }
 
-    fn read<'k>(&self, name: &'k [u8], behind: PrefixId) -> Option<Named<'k>> {
+    fn read<'k>(&self, name: &'k [u8], behind: PrefixId) -> Option<VirtualKey<'k>> {
         let end = colon(&name[..name.len().min(TYPE_NAME_MAX + 1)])?;
         let (type_name, rest) = (&name[..end], &name[end + 1..]);
         let place = self.by_name.find(type_name, |place| self.types[place].object_type.name)?;
         let type_id = self.types[place].object_type.id | u16::from(behind.number()) << TYPE_BITS;
         let (method, rest) = match colon(rest) {
             Some(0) => {
-                return (rest.len() > 1).then(|| Named::Object { type_id, key: unescaped(&rest[1..]) });
+                return (rest.len() > 1).then(|| VirtualKey::Object { type_id, key: unescaped(&rest[1..]) });
             }
             Some(colon) => (&rest[..colon], Some(&rest[colon + 1..])),
             None => (rest, None),
         };
         let method = self.method(place, method)?;
-        Some(Named::Call(Name { type_id, method, rest }))
+        Some(VirtualKey::Call(CallName { type_id, method, rest }))
     }
 
-    /// The method of a type by its name.
+    /// The method with this name of a type.
     pub fn method_of(&self, type_id: u16, name: &[u8]) -> Option<MethodId> {
         self.method(self.place_of(type_id)?, name)
     }
@@ -343,19 +360,19 @@ impl Registry {
         Some(MethodId { object_type: place as u16, method: method as u16 })
     }
 
-    /// The parts of a call's name: the object's key and the arguments. `buffer`: for parts with escapes.
+    /// Splits a call's name into the object's key and the arguments. `buffer`: memory for parts with escapes.
     ///
     /// # Errors
     /// The line to answer.
     pub fn split<'b>(
         &self,
-        name: &Name<'b>,
+        name: &CallName<'b>,
         buffer: &'b mut Vec<u8>,
     ) -> Result<(&'b [u8], Arguments<'b>), String> {
         let Some(rest) = name.rest else { return Ok((&[], Arguments::none())) };
         let mut parts = Arguments::none();
         let (mut key, mut from, mut is_escaped) = (None, 0, false);
-        // These are a few bytes: a loop costs less than a search.
+        // The text is a few bytes, for which a loop is cheaper than a search.
         for (at, byte) in rest.iter().enumerate() {
             match byte {
                 b'%' => {
@@ -401,13 +418,13 @@ impl Registry {
         self.client_error(id, "too many arguments")
     }
 
-    /// The line of an error of the client.
+    /// The error line for a mistake of the client.
     pub fn client_error(&self, id: MethodId, text: &str) -> String {
         let (object_type, method) = self.names(id);
         format!("CLIENT_ERROR {object_type}.{method}: {text}")
     }
 
-    /// Names of the type and the method.
+    /// The names of the type and the method.
     pub fn names(&self, id: MethodId) -> (&'static str, &'static str) {
         (self.types[usize::from(id.object_type)].object_type.name, self.definition(id).name)
     }
@@ -418,16 +435,16 @@ impl Registry {
         usize::from(self.types[usize::from(id.object_type)].numbers[usize::from(id.method)])
     }
 
-    /// The method.
+    /// The definition of the method.
     pub fn definition(&self, id: MethodId) -> &'static Method {
         definition(&self.types[usize::from(id.object_type)], usize::from(id.method))
     }
 
-    /// Whether a call of the method with this many arguments leaves every object as it is, and makes none.
+    /// Whether a call of the method with this number of arguments neither changes nor makes an object.
     pub fn only_reads(&self, id: MethodId, arguments: usize) -> bool {
         let entry = &self.types[usize::from(id.object_type)];
-        if entry.settings.create.is_some() && self.definition(id).absent == Absent::Miss {
-            // It makes an object that is absent.
+        if entry.settings.create.is_some() && self.definition(id).absent == OnAbsent::Miss {
+            // This call makes an absent object.
             return false;
         }
         match (self.names(id), self.script(id)) {
@@ -438,13 +455,13 @@ impl Registry {
         }
     }
 
-    /// Whether the method is asked of the type and not of an object: `type:methods`.
+    /// Whether the method concerns the type and not an object: `type:methods`.
     pub fn is_about_type(&self, id: MethodId) -> bool {
         self.definition(id).name == "methods"
     }
 
-    /// Executes a call on an object. `now_ms`: milliseconds of the Unix time; `random`: another number for each call;
-    /// `out`: the value of the reply is appended.
+    /// Executes a call on an object. `now_ms`: Unix time in milliseconds; `random`: a number that differs in
+    /// each call; the value of the reply is appended to `out`.
     pub fn call(
         &self,
         id: MethodId,
@@ -453,80 +470,86 @@ impl Registry {
         now_ms: u64,
         random: u64,
         out: &mut Vec<u8>,
-    ) -> Done {
+    ) -> CallResult {
         let from = out.len();
         let entry = &self.types[usize::from(id.object_type)];
-        let mut frame =
-            Frame { now_ms, random, settings: &self.settings, own: &entry.settings, zone: &self.zone, out };
-        let replied = self.run(id, entry, &mut object, arguments, &mut frame);
-        let (change, expires_ms) = object.finish();
-        let flags = if matches!(replied, Ok(Reply::Json)) { self.settings.json_flags } else { 0 };
-        let outcome = match replied {
-            Ok(Reply::Value | Reply::Json) if out.len() - from > self.settings.result_max => {
-                Outcome::Error("SERVER_ERROR result too large".to_owned())
-            }
-            Ok(Reply::Value | Reply::Json) => Outcome::Value { flags },
-            Ok(Reply::Miss) => Outcome::Miss,
-            Ok(Reply::List(listing)) => {
-                let flags = listing.flags(self.settings.json_flags);
-                Outcome::List { listing: Box::new(listing), flags }
-            }
-            Err(CallError::Client(text)) => Outcome::Error(self.client_error(id, &text)),
-            Err(CallError::Server(text)) => Outcome::Error(format!("SERVER_ERROR {text}")),
-            Err(CallError::NoRoom(bytes)) => Outcome::NoRoom(bytes),
+        let mut context = CallContext {
+            now_ms,
+            random,
+            settings: &self.settings,
+            own: &entry.settings,
+            zone: &self.zone,
+            out,
         };
-        if matches!(outcome, Outcome::Error(_) | Outcome::NoRoom(_)) {
+        let replied = self.run(id, entry, &mut object, arguments, &mut context);
+        let (change, expires_ms) = object.finish();
+        let flags = if matches!(replied, Ok(MethodReply::Json)) { self.settings.json_flags } else { 0 };
+        let outcome = match replied {
+            Ok(MethodReply::Value | MethodReply::Json) if out.len() - from > self.settings.result_max => {
+                ObjectOutcome::Error("SERVER_ERROR result too large".to_owned())
+            }
+            Ok(MethodReply::Value | MethodReply::Json) => ObjectOutcome::Value { flags },
+            Ok(MethodReply::Miss) => ObjectOutcome::Miss,
+            Ok(MethodReply::List(listing)) => {
+                let flags = listing.flags(self.settings.json_flags);
+                ObjectOutcome::List { listing: Box::new(listing), flags }
+            }
+            Err(CallError::Client(text)) => ObjectOutcome::Error(self.client_error(id, &text)),
+            Err(CallError::Server(text)) => ObjectOutcome::Error(format!("SERVER_ERROR {text}")),
+            Err(CallError::NoRoom(bytes)) => ObjectOutcome::NoRoom(bytes),
+        };
+        if matches!(outcome, ObjectOutcome::Error(_) | ObjectOutcome::NoRoom(_)) {
             out.truncate(from);
-            return Done { outcome, change: Change::None, expires_ms: None };
+            return CallResult { outcome, change: StateChange::None, expires_ms: None };
         }
-        Done { outcome, change, expires_ms }
+        CallResult { outcome, change, expires_ms }
     }
 
     fn run(
         &self,
         id: MethodId,
-        entry: &Entry,
+        entry: &RegisteredType,
         object: &mut Object<'_>,
         arguments: &Arguments<'_>,
-        frame: &mut Frame<'_>,
-    ) -> Result<Reply, CallError> {
+        context: &mut CallContext<'_>,
+    ) -> Result<MethodReply, CallError> {
         let method = self.definition(id);
         let (least, most) = method.arguments;
         if !(least..=most).contains(&arguments.len()) {
-            return Err(CallError::Client(takes(method)));
+            return Err(CallError::Client(expected_arguments(method)));
         }
         if method.name == "methods" {
             for method in Self::methods(entry.object_type) {
-                frame.out.extend_from_slice(method.name.as_bytes());
-                frame.out.extend_from_slice(b"\r\n");
+                context.out.extend_from_slice(method.name.as_bytes());
+                context.out.extend_from_slice(b"\r\n");
             }
-            return Ok(Reply::Value);
+            return Ok(MethodReply::Value);
         }
-        if method.absent == Absent::Miss && !object.exists() {
+        if method.absent == OnAbsent::Miss && !object.exists() {
             let (Some(create), Some(new)) = (&entry.settings.create, entry.new) else {
-                return Ok(absent(frame));
+                return Ok(absent(context));
             };
-            let from = frame.out.len();
-            let Some(run) = new.run else { return Ok(absent(frame)) };
-            let made = run(object, &Arguments::of(create.iter().map(Vec::as_slice)), frame)?;
-            frame.out.truncate(from);
-            if matches!(made, Reply::Miss) || !object.exists() {
-                return Ok(absent(frame));
+            let from = context.out.len();
+            let Some(run) = new.run else { return Ok(absent(context)) };
+            let made = run(object, &Arguments::of(create.iter().map(Vec::as_slice)), context)?;
+            context.out.truncate(from);
+            if matches!(made, MethodReply::Miss) || !object.exists() {
+                return Ok(absent(context));
             }
         }
         if method.name == "dump"
             && let Some(dump) = entry.object_type.dump
         {
             let mut text = Vec::new();
-            dump(object.view(), frame, &mut text);
-            frame.out.extend_from_slice(&text);
-            return Ok(Reply::Json);
+            dump(object.view(), context, &mut text);
+            context.out.extend_from_slice(&text);
+            return Ok(MethodReply::Json);
         }
         let run = method.run.expect("the engine hands a host's methods to the host");
-        run(object, arguments, frame)
+        run(object, arguments, context)
     }
 
-    fn entry_of(&self, type_id: u16) -> Option<&Entry> {
+    fn entry_of(&self, type_id: u16) -> Option<&RegisteredType> {
         self.types.get(self.place_of(type_id)?)
     }
 
@@ -536,18 +559,18 @@ impl Registry {
     }
 }
 
-/// The prefix behind which an object is, by the number in its item.
+/// The prefix of an object, from the number in its item.
 pub fn prefix_of(type_id: u16) -> PrefixId {
-    // It has as many bits as fit.
+    // The prefix has as many bits as fit.
     PrefixId::of_number((type_id >> TYPE_BITS) as u8)
 }
 
-/// The number of an object's type, by the number in its item, which also says behind which prefix the object is.
+/// The number of an object's type, from the number in its item, which also has the prefix.
 pub fn type_of(type_id: u16) -> u16 {
     type_id & ((1 << TYPE_BITS) - 1)
 }
 
-/// The shipped types' methods that only read, beside those that every object has.
+/// The methods of shipped types that only read, besides those that every object has.
 const READING: &[(&str, &str)] = &[
     ("bloom", "has"),
     ("bloom", "count"),
@@ -603,45 +626,45 @@ const READING: &[(&str, &str)] = &[
     ("topk", "count"),
 ];
 
-/// `dump` of a host's type.
+/// The method `dump` of a host's type.
 static DUMP: ScriptMethod = ScriptMethod { reads: true, keys: Vec::new() };
 
 /// A method that a host runs.
 #[derive(Debug, Clone, Copy)]
-pub struct Script<'r> {
-    /// Runs it.
+pub struct HostedMethod<'r> {
+    /// The host.
     pub host: &'r dyn Host,
-    /// The type's place among the host's.
+    /// The position of the type among the host's.
     pub object_type: usize,
     /// The method.
     pub method: ScriptMethodId,
-    /// What it reads.
+    /// The properties of the method.
     pub about: &'r ScriptMethod,
-    /// What the source and the rule file say about the type.
+    /// The settings of the type, from its source and the rule file.
     pub settings: &'r TypeSettings,
-    /// The zone of days.
+    /// The zone in which days begin.
     pub zone: &'r Zone,
 }
 
-/// The method of a type at a place.
+/// The method at a position of a type.
 #[inline]
-fn definition(entry: &Entry, place: usize) -> &'static Method {
+fn definition(entry: &RegisteredType, place: usize) -> &'static Method {
     let own = entry.object_type.methods;
     own.get(place).unwrap_or_else(|| &native::RESERVED[place - own.len()])
 }
 
-/// The place of the first colon. Names are short: a loop costs less than a search of `memchr`.
+/// The position of the first colon. Names are short, so that a loop is cheaper than `memchr`.
 #[inline]
 fn colon(text: &[u8]) -> Option<usize> {
     text.iter().position(|byte| *byte == b':')
 }
 
-/// There is no object, and none is made.
-pub(crate) fn absent(frame: &mut Frame<'_>) -> Reply {
-    if frame.settings.compat { frame.text(CACHE_MISS) } else { Reply::Miss }
+/// Replies that there is no object, without making one.
+pub(crate) fn absent(context: &mut CallContext<'_>) -> MethodReply {
+    if context.settings.compat { context.text(CACHE_MISS) } else { MethodReply::Miss }
 }
 
-/// What arguments the method takes.
-fn takes(method: &Method) -> String {
+/// The number of arguments that the method takes, in words.
+fn expected_arguments(method: &Method) -> String {
     if method.usage.is_empty() { "takes no arguments".to_owned() } else { format!("takes {}", method.usage) }
 }

@@ -1,146 +1,150 @@
-//! Types of users' own: what the engine asks of the host that runs their methods, and what a call leaves.
+//! Types of users' own: the interface between the engine and the host that runs their methods.
 //!
 //! ```text
-//!   engine: copy the plain state ──▶ Host::call, without a lock ──▶ engine: Registry::commit, if the object is as it was
-//!                                         └─ World: members of fields, plain values, read while it runs
+//!   engine: copy the plain state ──▶ Host::call, without a lock ──▶ engine: Registry::commit, if unchanged
+//!                                         └─ ScriptWorld: members of fields, plain values
 //! ```
-//! A state is plain values, written by the host, and fields: collections of native types, whose members are never
-//! decoded. See `fields.rs` for how both are kept in an object.
+//! A state is plain values, which the host encodes, and fields: collections of native types, whose members
+//! are not decoded. `fields.rs` describes how both are stored in an object.
 //!
 //! # Invariants
-//! * A call takes effect at its commit or not at all: what it writes is kept in [`NewState`] and in [`After`] until then.
+//! * A call takes effect at its commit or not at all: until then its changes are in [`NewState`] and
+//!   [`FollowUp`].
 
 use std::fmt::Debug;
 
 use crate::arguments::Arguments;
 use crate::calendar::Zone;
-use crate::fields::Pending;
+use crate::fields::PendingChanges;
 use crate::method::ObjectType;
-use crate::object::View;
+use crate::object::StateView;
 use crate::settings::{Settings, TypeSettings};
 
-/// What runs the methods of users' own types.
+/// The interface of a host, which runs the methods of users' own types.
 pub trait Host: Debug + Send + Sync {
-    /// Its types, in the order of their names.
+    /// The host's types, in the order of their names.
     fn types(&self) -> &[HostType];
 
-    /// Another number for other sources or limits: hosts with the same number run alike.
+    /// A number that changes with the sources and limits: hosts with the same number behave alike.
     fn digest(&self) -> u64;
 
-    /// What it keeps, and what it has switched off.
+    /// Figures about the host, for statistics.
     fn usage(&self) -> HostUsage {
         HostUsage::default()
     }
 
-    /// Ends the threads that it has started, before the process forks: the next call starts them again. No call may run
-    /// meanwhile.
+    /// Ends the threads that the host has started, before the process forks. The next call starts them again.
+    /// No call may run meanwhile.
     fn rest(&self) {}
 
-    /// Runs a method, on the calling thread, for as long as its limit of time. The value of the reply is appended to `out`.
-    fn call(&self, call: &ScriptCall<'_>, world: &mut dyn World, out: &mut Vec<u8>) -> ScriptDone;
+    /// Runs a method on the calling thread, for at most its time limit. The value of the reply is appended to
+    /// `out`.
+    fn call(&self, call: &ScriptCall<'_>, world: &mut dyn ScriptWorld, out: &mut Vec<u8>) -> ScriptResult;
 }
 
-/// What a host keeps, and what it has switched off.
+/// Figures about a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HostUsage {
-    /// Machines that run methods, one for each thread that has called one.
+    /// The number of VMs; each thread that has called a method has one.
     pub vms: u64,
-    /// Memory that they take, in bytes, as of the last call of each.
+    /// The memory of the VMs in bytes, as of the last call of each.
     pub vm_bytes: u64,
-    /// Methods that have exceeded their limits too often.
+    /// The number of methods that are switched off since they have exceeded their limits too often.
     pub disabled: u64,
 }
 
 /// A type of users' own.
 #[derive(Debug, Clone)]
 pub struct HostType {
-    /// Its name, number and methods: made by [`crate::define`].
+    /// The name, number and methods, made by [`crate::define`].
     pub object_type: &'static ObjectType,
-    /// What its source says; the rule file may say otherwise.
+    /// The settings in the source, which the rule file may override.
     pub settings: TypeSettings,
-    /// The version that its states are written with, from 1.
+    /// The version with which states are written, from 1.
     pub version: u16,
-    /// It reads states of other versions, too.
+    /// Whether states of other versions can be read too.
     pub migrates: bool,
-    /// Of each of `object_type.methods`.
+    /// The properties of each method in `object_type.methods`.
     pub methods: Vec<ScriptMethod>,
 }
 
-/// A method of a host.
+/// The properties of a host's method.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScriptMethod {
-    /// It never changes its object.
+    /// Whether the method never changes its object.
     pub reads: bool,
-    /// Places of arguments, from 0, that are keys of objects of the same type, which it reads.
+    /// The positions, from 0, of arguments that are keys of objects of the same type, which the method reads.
     pub keys: Vec<usize>,
 }
 
 /// A call of a host's method.
 #[derive(Debug, Clone, Copy)]
 pub struct ScriptCall<'a> {
-    /// The type's place among [`Host::types`].
+    /// The position of the type in [`Host::types`].
     pub object_type: usize,
     /// The method.
     pub method: ScriptMethodId,
     /// The object's key.
     pub key: &'a [u8],
-    /// After the object's key.
+    /// The arguments after the object's key.
     pub arguments: &'a Arguments<'a>,
-    /// The plain state; None: there is no object, or the method is `new`, of which a new one comes.
+    /// The plain state. None: there is no object, or the method is `new`, which makes a new state.
     pub own: Option<&'a [u8]>,
-    /// The method is `new`, and there is an object, whose place the new one takes.
+    /// Whether the method is `new` and replaces an existing object.
     pub replaces: bool,
-    /// The plain states of the objects that [`ScriptMethod::keys`] name, in their order. Arguments that are left out name none.
+    /// The plain states of the objects of [`ScriptMethod::keys`], in their order. Arguments that were left
+    /// out have no entry.
     pub others: &'a [Option<Vec<u8>>],
-    /// When the object `own` expires, Unix time in milliseconds; None: never.
+    /// The expiry of the object, Unix time in milliseconds; None: never.
     pub expires_ms: Option<u64>,
-    /// The time of the call: milliseconds of the Unix time.
+    /// The time of the call: Unix time in milliseconds.
     pub now_ms: u64,
-    /// Another number for each call.
+    /// A number that differs in each call.
     pub random: u64,
-    /// What the rule file says.
+    /// The settings of objects in the rule file.
     pub settings: &'a Settings,
-    /// What the source and the rule file say about the type.
+    /// The settings of the type, from its source and the rule file.
     pub own_settings: &'a TypeSettings,
     /// The zone of `os.date` and of windows of time.
     pub zone: &'a Zone,
 }
 
-/// What is called.
+/// The function that a call runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScriptMethodId {
-    /// The method at this place of `object_type.methods`.
+    /// The method at this position of `object_type.methods`.
     Own(usize),
-    /// The state as JSON, fields included; there is an object.
+    /// The state as JSON, with its fields; the object exists.
     Dump,
 }
 
-/// What a running method reads outside of its plain state.
-pub trait World {
-    /// Calls `read` with an object of the call, once, while nothing changes it. `object`: 0 is its own, then
-    /// [`ScriptCall::others`] from 1 on.
+/// The data outside of its plain state that a running method can read.
+pub trait ScriptWorld {
+    /// Calls `read` once with an object of the call, which does not change meanwhile. `object`: 0 is the
+    /// call's own, the next ones are [`ScriptCall::others`], from 1 on.
     ///
     /// # Errors
-    /// [`Moved`]: it is not as it was when the call began. The run ends then, as [`ScriptOutcome::Moved`].
-    fn read(&mut self, object: usize, read: &mut dyn FnMut(View<'_>)) -> Result<(), Moved>;
+    /// [`ObjectMoved`]: the object has changed since the call began. The run then ends as
+    /// [`ScriptOutcome::Moved`].
+    fn read(&mut self, object: usize, read: &mut dyn FnMut(StateView<'_>)) -> Result<(), ObjectMoved>;
 
-    /// Appends a plain value; its client flags. None: a miss, by which nothing is loaded.
+    /// Appends a plain value, and returns its client flags. None: a miss, which does not start a load.
     fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Option<u32>;
 
-    /// Whether [`After`] can be done, as far as that can be told before.
+    /// Checks whether a [`FollowUp`] can be executed, as far as that is known in advance.
     ///
     /// # Errors
-    /// Why not.
-    fn check(&self, after: &After) -> Result<(), String>;
+    /// The reason why it cannot.
+    fn check(&self, after: &FollowUp) -> Result<(), String>;
 }
 
-/// A world without objects and values, in which everything can be done.
+/// A world without objects and values, in which every follow-up is possible.
 #[derive(Debug)]
 pub struct NoWorld;
 
-impl World for NoWorld {
-    fn read(&mut self, _object: usize, read: &mut dyn FnMut(View<'_>)) -> Result<(), Moved> {
-        read(View::Absent);
+impl ScriptWorld for NoWorld {
+    fn read(&mut self, _object: usize, read: &mut dyn FnMut(StateView<'_>)) -> Result<(), ObjectMoved> {
+        read(StateView::Absent);
         Ok(())
     }
 
@@ -148,29 +152,29 @@ impl World for NoWorld {
         None
     }
 
-    fn check(&self, _after: &After) -> Result<(), String> {
+    fn check(&self, _after: &FollowUp) -> Result<(), String> {
         Ok(())
     }
 }
 
 /// The object has changed since the call began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moved;
+pub struct ObjectMoved;
 
-/// What a call of a host's method came to.
+/// The result of a call of a host's method.
 #[derive(Debug)]
-pub struct ScriptDone {
-    /// What it answers.
+pub struct ScriptResult {
+    /// The reply.
     pub outcome: ScriptOutcome,
-    /// What becomes of the state; None: nothing.
+    /// The new state; None: it is unchanged.
     pub change: Option<Box<NewState>>,
-    /// As [`crate::Done::expires_ms`].
+    /// The new expiry, as in [`crate::CallResult::expires_ms`].
     pub expires_ms: Option<Option<u64>>,
-    /// What follows when the call has taken effect, in order. After an error, only events and lines of the log.
-    pub after: Vec<After>,
+    /// The follow-ups of the call, in order. After an error, only events and log lines.
+    pub after: Vec<FollowUp>,
 }
 
-/// What a host's method answers.
+/// The reply of a host's method.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ScriptOutcome {
     /// The bytes appended to `out`, with these client flags.
@@ -180,46 +184,46 @@ pub enum ScriptOutcome {
     },
     /// A miss.
     Miss,
-    /// A whole line without its end: the call failed, and changes nothing.
+    /// The call failed and changes nothing; the error line without its end.
     Error(String),
-    /// A read found that an object has [`Moved`]: the call must be made again.
+    /// A read returned [`ObjectMoved`]: the call must be repeated.
     Moved,
 }
 
-/// The state after a call.
+/// The new state after a call.
 #[derive(Debug, Default)]
 pub struct NewState {
     /// The plain state.
     pub plain: Vec<u8>,
-    /// What changes in the fields.
-    pub fields: Pending,
-    /// Names of tags that the object gets besides those that it has.
+    /// The changes of fields.
+    pub fields: PendingChanges,
+    /// Names of tags that the object gets in addition to its own.
     pub tags: Vec<Vec<u8>>,
 }
 
-/// What follows a call that has taken effect.
+/// An action that follows a call once it has taken effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum After {
-    /// A plain value is stored.
+pub enum FollowUp {
+    /// Store a plain value.
     Set {
-        /// Its key.
+        /// The key.
         key: Vec<u8>,
-        /// Its bytes.
+        /// The value.
         value: Vec<u8>,
-        /// Seconds to live; 0: for ever.
+        /// The time to live in seconds; 0: for ever.
         ttl_s: u32,
     },
-    /// A tag is invalidated.
+    /// Invalidate a tag.
     Invalidate(Vec<u8>),
-    /// A loader is to compute this key, in the background.
+    /// Have a loader compute this key, in the background.
     Load(Vec<u8>),
-    /// An event for watchers.
+    /// Send an event to watchers.
     Event {
-        /// What it is about: letters, digits, `_`.
+        /// The name: letters, digits, `_`.
         name: String,
-        /// In JSON.
+        /// The data in JSON.
         json: String,
     },
-    /// A line of the server's log.
+    /// Write a line to the server's log.
     Log(String),
 }

@@ -1,4 +1,4 @@
-//! What the rule file says about objects.
+//! The settings of objects, from the rule file.
 
 use cattlegrid_tags::Prefixes;
 
@@ -7,19 +7,19 @@ use cattlegrid_tags::Prefixes;
 pub struct Settings {
     /// The types that are switched on.
     pub types: Vec<TypeSettings>,
-    /// Names of objects begin with this; may be empty.
+    /// The text with which names of objects begin; may be empty.
     pub prefix: Vec<u8>,
-    /// What clients put before every key, and so before `prefix`: each has objects of its own.
+    /// The prefixes that clients put before each key, and so before `prefix`. Each has its own objects.
     pub prefixes: Prefixes,
-    /// Bytes of objects that are never evicted, in all.
+    /// The most bytes of all objects that are never evicted.
     pub pinned_max: usize,
-    /// The zone in which days, weeks and months begin, a name of the IANA database.
+    /// The zone in which days, weeks and months begin: a name in the IANA database.
     pub timezone: String,
-    /// Client flags of replies in JSON.
+    /// The client flags of replies in JSON.
     pub json_flags: u32,
-    /// Replies in the form of Cacheismo where the two differ.
+    /// Whether replies have Cacheismo's form where the two differ.
     pub compat: bool,
-    /// Longest result in bytes.
+    /// The longest result, in bytes.
     pub result_max: usize,
 }
 
@@ -43,11 +43,11 @@ impl Default for Settings {
 pub struct TypeSettings {
     /// The type's name.
     pub name: String,
-    /// Whether its objects may be evicted.
+    /// Whether the type's objects may be evicted.
     pub evict: Eviction,
-    /// Seconds that a new object lives; 0: for ever, or as its method says.
+    /// The time to live of a new object in seconds; 0: for ever, or set by its method.
     pub ttl_s: u32,
-    /// The arguments of `new` with which an absent object is made by any of its methods.
+    /// The arguments of `new`, by which any method makes an absent object; None: methods do not make objects.
     pub create: Option<Vec<Vec<u8>>>,
 }
 
@@ -58,10 +58,10 @@ impl TypeSettings {
     }
 }
 
-/// What eviction does with objects of a type.
+/// Whether objects of a type may be evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Eviction {
-    /// As any item.
+    /// They may, as any item.
     #[default]
     Normal,
     /// They stay until they are dropped, expire or are flushed.

@@ -1,17 +1,17 @@
-//! Functions of Luau's libraries that could run for long without a safepoint, bounded.
+//! Bounds for functions of Luau's libraries that could run for long without a safepoint.
 //!
 //! | function | bound |
 //! |---|---|
 //! | `string.find gmatch gsub match split` | bytes of the string times bytes of the pattern: [`SEARCH_MAX`] |
 //! | `table.move` | [`MOVE_MAX`] items |
 //! | `table.clone`, `buffer.create` | none: they collect garbage, which Luau leaves to others |
-//! | `table.sort` | none: more than [`SORT_MAX`] items are compared by a function of Luau, which has safepoints |
+//! | `table.sort` | none: above [`SORT_MAX`] items, a Luau function with safepoints compares |
 //!
-//! Others end within a few milliseconds: what they go through is bounded by the limit of memory, and `string.find` and its
-//! like have a safepoint at each step of a pattern.
+//! Other functions end within a few milliseconds: the memory limit bounds their input, and `string.find` and
+//! similar functions have a safepoint at each step of a pattern.
 //!
 //! # Invariants
-//! * A bounded function runs the original in its own frame, so that errors name the line of the script.
+//! * A bounded function runs the original in its own frame, so that errors have the line of the script.
 
 #![expect(unsafe_code, reason = "functions that Luau calls")]
 
@@ -20,16 +20,19 @@ use std::ptr;
 
 use mlua::{Function, Lua, Table, Value, ffi};
 
-/// Most bytes of a string times bytes of a pattern.
+/// The largest product of the length of a string and the length of a pattern, in bytes.
 pub(crate) const SEARCH_MAX: usize = 4 << 20;
-/// Most items that `table.move` moves.
+/// The most items that `table.move` moves.
 pub(crate) const MOVE_MAX: i64 = 1 << 17;
-/// Most items that are compared without a safepoint.
+/// The most items that are compared without a safepoint.
 const SORT_MAX: usize = 1000;
 
 const SEARCHES: [&CStr; 5] = [c"find", c"gmatch", c"gsub", c"match", c"split"];
 
-/// Puts the bounded functions in the place of the others.
+/// Replaces the functions by bounded ones.
+///
+/// # Errors
+/// Memory is short.
 pub(crate) fn install(lua: &Lua, memory_bytes: usize) -> mlua::Result<()> {
     let string: Table = lua.globals().raw_get("string")?;
     for name in SEARCHES {
@@ -40,13 +43,16 @@ pub(crate) fn install(lua: &Lua, memory_bytes: usize) -> mlua::Result<()> {
     let less = lua.load("return function(a, b) return a < b end").set_name("=table.sort").eval()?;
     replace(lua, &table, c"sort", sort, Value::Function(less))?;
     let buffer: Table = lua.globals().raw_get("buffer")?;
-    // In KiB, as the collector counts.
+    // The collector counts in KiB.
     let garbage = Value::Number((memory_bytes / 4 / 1024) as f64);
     replace(lua, &table, c"clone", collect, garbage.clone())?;
     replace(lua, &buffer, c"create", collect, garbage)
 }
 
-/// Puts a function into a library, with the original as its first upvalue.
+/// Replaces a function of a library; the original is the first upvalue of the new one.
+///
+/// # Errors
+/// Memory is short.
 pub(crate) fn replace(
     lua: &Lua,
     library: &Table,
@@ -79,7 +85,7 @@ pub(crate) unsafe fn original(state: *mut ffi::lua_State) -> c_int {
     }
 }
 
-/// The length of a string argument; 0: it is none.
+/// The length of a string argument; 0: it is not a string.
 ///
 /// # Safety
 /// `state` is that of a running function.
@@ -133,14 +139,15 @@ unsafe extern "C-unwind" fn sort(state: *mut ffi::lua_State) -> c_int {
     }
 }
 
-/// A quarter of the memory limit may be garbage; above it each of these collects some, in proportion to what it makes.
+/// Up to a quarter of the memory limit may be garbage. Above that, each call collects some, in proportion to
+/// the memory that it allocates.
 unsafe extern "C-unwind" fn collect(state: *mut ffi::lua_State) -> c_int {
     // SAFETY: as above; the collector may run in any function.
     unsafe {
         let garbage = ffi::lua_tonumberx(state, ffi::lua_upvalueindex(2), ptr::null_mut());
         if f64::from(ffi::lua_gc(state, ffi::LUA_GCCOUNT, 0)) > garbage {
             let made = ffi::lua_tonumberx(state, 1, ptr::null_mut());
-            // KiB; a table is small or counts by its items.
+            // The unit is KiB; a table is small, or has the size of its items.
             let made =
                 if made > 0.0 { made / 1024.0 } else { f64::from(ffi::lua_objlen(state, 1) as u32) / 64.0 };
             ffi::lua_gc(state, ffi::LUA_GCSTEP, 64 + 2 * made.min(1e6) as c_int);

@@ -1,36 +1,36 @@
-//! Methods that went over a limit: after [`BREACHES_MAX`] within [`WITHIN_MS`] a method is off until other sources, or the
-//! same ones anew, are loaded.
+//! Methods that exceeded a limit. After [`BREACHES_MAX`] breaches within [`WITHIN_MS`], a method is disabled
+//! until sources are loaded again.
 //!
-//! Times are those of calls ([`cattlegrid_objects::ScriptCall::now_ms`]). All threads share these counts.
+//! The times are those of calls ([`cattlegrid_objects::ScriptCall::now_ms`]). All threads share these counts.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use arrayvec::ArrayVec;
 
-/// With this many breaches a method is disabled.
+/// The number of breaches that disables a method.
 pub(crate) const BREACHES_MAX: usize = 5;
-/// They count for this long, in milliseconds.
+/// The time in which breaches count, in milliseconds.
 pub(crate) const WITHIN_MS: u64 = 60_000;
 
 /// The breaches of a method.
 #[derive(Debug, Default)]
 pub(crate) struct Breaches {
     is_disabled: AtomicBool,
-    /// When the last ones were, Unix time in milliseconds.
+    /// The times of the last breaches, in Unix milliseconds.
     times: Mutex<ArrayVec<u64, BREACHES_MAX>>,
 }
 
 impl Breaches {
-    /// The method is off.
+    /// Whether the method is disabled.
     pub(crate) fn is_disabled(&self) -> bool {
         self.is_disabled.load(Ordering::Relaxed)
     }
 
-    /// Notes a breach; true: it has disabled the method just now.
+    /// Notes a breach; true: the method is now disabled by it.
     pub(crate) fn record(&self, now_ms: u64) -> bool {
         let mut times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
-        // A clock that was set back: what is ahead of it counts.
+        // If the clock was set back, later times still count.
         times.retain(|time| now_ms.saturating_sub(*time) < WITHIN_MS);
         if times.try_push(now_ms).is_err() {
             return false;

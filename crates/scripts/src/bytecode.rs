@@ -1,19 +1,20 @@
-//! What Luau's compiler has written about a source: its functions, the names that they use, and the lines of both.
+//! The output of Luau's compiler for a source: its functions, the names that they use, and the lines of both.
 //!
-//! The format is that of the compiler that is built in; the tests read what it writes. It is described by `luau_load` of Luau
-//! (`VM/src/lvmload.cpp`) and by `Luau/Bytecode.h`.
+//! The format is that of the built-in compiler; the tests read its output. It is defined by `luau_load` of
+//! Luau (`VM/src/lvmload.cpp`) and by `Luau/Bytecode.h`.
 //!
 //! # Invariants
-//! * Bytes of another version, or that end too early, are None: nothing is said about them.
+//! * Bytes of another version, and truncated bytes, are read as None, so that no mistakes are reported for
+//!   them.
 
-/// Versions of bytecode that are read: 11 has, besides, slots for what calls have called.
+/// The versions of bytecode that are read. Version 11 also has slots for call targets.
 const VERSIONS: [u8; 2] = [9, 11];
 const TYPES_VERSION: u8 = 3;
-/// A parameter's type: any, which those without a type have too; this bit: it may be nil.
+/// The type "any", which a parameter without a type has too. The bit means that the parameter may be nil.
 const TYPE_ANY: u8 = 15;
 const TYPE_NIL: u8 = 0;
 const TYPE_OPTIONAL: u8 = 1 << 7;
-/// The capture of a closure that is an upvalue of the function around it.
+/// A captured value of a closure that is an upvalue of the enclosing function.
 const CAPTURE_UPVALUE: u8 = 2;
 
 mod opcode {
@@ -25,54 +26,54 @@ mod opcode {
     pub(super) const RETURN: u8 = 22;
     pub(super) const DUPLICATE_CLOSURE: u8 = 64;
     pub(super) const CAPTURE: u8 = 70;
-    /// Those of two words.
+    /// The instructions of two words.
     pub(super) const LONG: [u8; 29] = [
         7, 8, 12, 15, 16, 20, 27, 28, 29, 30, 31, 32, 53, 55, 58, 60, 66, 74, 75, 77, 78, 79, 80, 83, 84, 85,
         86, 87, 88,
     ];
 }
 
-/// All functions of a source.
+/// The functions of a source.
 #[derive(Debug)]
 pub(crate) struct Bytecode {
-    pub(crate) functions: Vec<Function>,
-    /// The place in `functions` of the source itself.
+    pub(crate) functions: Vec<FunctionInfo>,
+    /// The position in `functions` of the source itself.
     pub(crate) main: usize,
 }
 
 /// A function.
 #[derive(Debug, Default)]
-pub(crate) struct Function {
-    /// The name in its definition, "" without one.
+pub(crate) struct FunctionInfo {
+    /// The name in its definition; empty: it has none.
     pub(crate) name: String,
-    /// Where it is defined.
+    /// The line of its definition.
     pub(crate) line: usize,
-    /// Names of the parameters, and whether they must be there: they have a type, which does not include nil.
+    /// The names of the parameters, and whether each is required: it has a type, which does not include nil.
     pub(crate) parameters: Vec<(String, bool)>,
-    /// Names of its locals.
+    /// The names of the locals.
     pub(crate) locals: Vec<String>,
-    /// What it does with names, in its order.
-    pub(crate) uses: Vec<(usize, Use)>,
-    /// The function around it, and for each of its upvalues whether that is an upvalue there too, and its number there.
+    /// The uses of names with their lines, in the order of the code.
+    pub(crate) uses: Vec<(usize, NameUse)>,
+    /// The enclosing function. For each upvalue: whether it is an upvalue there too, and its number there.
     pub(crate) around: Option<(usize, Vec<(bool, usize)>)>,
 }
 
-/// What a function does with a name.
+/// A use of a name by a function.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Use {
-    /// Reads a global, or a member of one: `string.rep`.
+pub(crate) enum NameUse {
+    /// A read of a global, or of a member of one: `string.rep`.
     Read(String),
-    /// Assigns a global.
+    /// An assignment of a global.
     Assigned(String),
-    /// Assigns its upvalue with this number and name.
+    /// An assignment of the upvalue with this number and name.
     Upvalue(usize, String),
     Return,
 }
 
 impl Bytecode {
-    /// None: it is of another version.
+    /// Parses bytecode; None: it has another version, or is truncated.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
-        let mut reader = Reader { rest: bytes, strings: Vec::new() };
+        let mut reader = BytecodeReader { rest: bytes, strings: Vec::new() };
         let version = reader.byte()?;
         if !VERSIONS.contains(&version) || reader.byte()? != TYPES_VERSION {
             return None;
@@ -82,11 +83,11 @@ impl Bytecode {
             let text = String::from_utf8_lossy(reader.take(length)?).into_owned();
             reader.strings.push(text);
         }
-        // Types of userdata.
+        // The types of userdata are skipped.
         while reader.byte()? != 0 {
             reader.number()?;
         }
-        let mut functions: Vec<Function> = Vec::new();
+        let mut functions: Vec<FunctionInfo> = Vec::new();
         for place in 0..reader.number()? {
             let (function, closures) = reader.function(version)?;
             for (inner, captures) in closures {
@@ -98,7 +99,7 @@ impl Bytecode {
         (main < functions.len() && reader.rest.is_empty()).then_some(Self { functions, main })
     }
 
-    /// The function that is around this one and has this upvalue as a local.
+    /// The enclosing function that has this upvalue as a local.
     pub(crate) fn owner(&self, function: usize, upvalue: usize) -> Option<usize> {
         let (around, captures) = self.functions[function].around.as_ref()?;
         match *captures.get(upvalue)? {
@@ -107,7 +108,7 @@ impl Bytecode {
         }
     }
 
-    /// Names of the locals of a function and of those around it.
+    /// The names of the locals of a function and of the enclosing functions.
     pub(crate) fn locals(&self, function: usize) -> Vec<&str> {
         let mut names = Vec::new();
         let mut next = Some(function);
@@ -118,16 +119,18 @@ impl Bytecode {
         names
     }
 
-    /// The line where the source itself ends.
+    /// The last line of the source.
     pub(crate) fn end(&self) -> Option<usize> {
         let uses = &self.functions[self.main].uses;
-        uses.iter().rev().find(|(_, one)| *one == Use::Return).map(|(line, _)| *line)
+        uses.iter().rev().find(|(_, one)| *one == NameUse::Return).map(|(line, _)| *line)
     }
 
-    /// The parameters of a function by where and how it is defined, each with whether it must be there, as those before it. Of
-    /// several that are defined alike in one line, none must be there. None: there is none, or the names were not written.
+    /// The parameters of the function that is defined in this line with this name and number of parameters.
+    /// For each: its name, and whether it is required, as are those before it. If several functions match, no
+    /// parameter counts as required. None: there is no such function, or the bytecode has no names.
     pub(crate) fn parameters(&self, line: usize, name: &str, count: usize) -> Option<Vec<(String, bool)>> {
-        let is_it = |one: &&Function| one.line == line && one.name == name && one.parameters.len() == count;
+        let is_it =
+            |one: &&FunctionInfo| one.line == line && one.name == name && one.parameters.len() == count;
         let mut found = self.functions.iter().filter(is_it);
         let mut parameters = found.next()?.parameters.clone();
         if parameters.iter().any(|(name, _)| name.is_empty()) {
@@ -142,24 +145,24 @@ impl Bytecode {
     }
 }
 
-/// A constant, as far as it says a name.
+/// A constant, if it can be a part of a name.
 #[derive(Debug, Clone, Copy)]
 enum Constant {
-    /// The place of a string.
+    /// The number of a string.
     String(usize),
     Closure(usize),
     Other,
 }
 
-/// Functions that a function makes, and what each captures.
+/// The functions that a function creates, and the values that each captures.
 type Closures = Vec<(usize, Vec<(bool, usize)>)>;
 
-struct Reader<'b> {
+struct BytecodeReader<'b> {
     rest: &'b [u8],
     strings: Vec<String>,
 }
 
-impl<'b> Reader<'b> {
+impl<'b> BytecodeReader<'b> {
     fn take(&mut self, length: usize) -> Option<&'b [u8]> {
         let (taken, rest) = self.rest.split_at_checked(length)?;
         self.rest = rest;
@@ -174,7 +177,7 @@ impl<'b> Reader<'b> {
         Some(u32::from_le_bytes(self.take(4)?.try_into().ok()?))
     }
 
-    /// A number of groups of seven bits.
+    /// A number in groups of seven bits.
     fn number(&mut self) -> Option<usize> {
         let mut number = 0u64;
         for shift in (0..64).step_by(7) {
@@ -195,7 +198,7 @@ impl<'b> Reader<'b> {
         }
     }
 
-    fn function(&mut self, version: u8) -> Option<(Function, Closures)> {
+    fn function(&mut self, version: u8) -> Option<(FunctionInfo, Closures)> {
         let head = self.take(5)?;
         let count = usize::from(head[1]);
         let types = self.types(count)?;
@@ -208,7 +211,7 @@ impl<'b> Reader<'b> {
         if self.byte()? != 0 {
             for _ in 0..self.number()? {
                 let (name, _start, _end) = (self.string()?, self.number()?, self.number()?);
-                // The parameters have the first registers, and nothing else.
+                // Only parameters have the first registers.
                 if let Some(parameter) = names.get_mut(usize::from(self.byte()?)) {
                     parameter.clone_from(&name);
                 }
@@ -224,16 +227,16 @@ impl<'b> Reader<'b> {
                 self.number()?;
             }
         }
-        let body = Body { code: &code, constants: &constants, strings: &self.strings, lines: &lines };
+        let body = FunctionBody { code: &code, constants: &constants, strings: &self.strings, lines: &lines };
         let (uses, closures) = body.uses(&upvalues, &children)?;
         let parameters = names.into_iter().zip(types).collect();
-        Some((Function { name, line, parameters, locals, uses, around: None }, closures))
+        Some((FunctionInfo { name, line, parameters, locals, uses, around: None }, closures))
     }
 
-    /// Whether each parameter has a type that does not include nil.
+    /// For each parameter, whether it has a type that does not include nil.
     fn types(&mut self, count: usize) -> Option<Vec<bool>> {
         let length = self.number()?;
-        let mut part = Reader { rest: self.take(length)?, strings: Vec::new() };
+        let mut part = BytecodeReader { rest: self.take(length)?, strings: Vec::new() };
         if length == 0 {
             return Some(vec![false; count]);
         }
@@ -241,7 +244,7 @@ impl<'b> Reader<'b> {
         if length == 0 {
             return Some(vec![false; count]);
         }
-        // The first byte says that it is a function, the second how many parameters it has.
+        // The first byte says that it is a function, the second is the number of parameters.
         let types = part.take(length)?.get(2..)?;
         let is_required = |kind: &u8| ![TYPE_ANY, TYPE_NIL].contains(kind) && kind & TYPE_OPTIONAL == 0;
         (types.len() == count).then(|| types.iter().map(is_required).collect())
@@ -257,7 +260,7 @@ impl<'b> Reader<'b> {
             3 => return Some(Constant::String(self.number()?.checked_sub(1)?)),
             4 => drop(self.take(4)?),
             7 => drop(self.take(16)?),
-            // The keys of a table, and with 8 the constants under them.
+            // The keys of a table; type 8 also has the constants under them.
             5 => {
                 for _ in 0..self.number()? {
                     self.number()?;
@@ -306,15 +309,15 @@ impl<'b> Reader<'b> {
     }
 }
 
-/// The code of a function.
-struct Body<'f> {
+/// The code of a function, with its tables.
+struct FunctionBody<'f> {
     code: &'f [u32],
     constants: &'f [Constant],
     strings: &'f [String],
     lines: &'f [usize],
 }
 
-impl Body<'_> {
+impl FunctionBody<'_> {
     fn text(&self, constant: u32) -> Option<&str> {
         match self.constants.get(constant as usize)? {
             Constant::String(place) => self.strings.get(*place).map(String::as_str),
@@ -322,31 +325,33 @@ impl Body<'_> {
         }
     }
 
-    /// `string.rep`, of the two bits of a number and up to three times ten bits of constants.
+    /// A name such as `string.rep`, from two bits for the number of parts, and up to three times ten bits for
+    /// constants.
     fn import(&self, word: u32) -> Option<String> {
         let parts = (0..word >> 30).map(|part| self.text((word >> (20 - 10 * part)) & 1023));
         Some(parts.collect::<Option<Vec<_>>>()?.join("."))
     }
 
-    fn uses(&self, upvalues: &[String], children: &[usize]) -> Option<(Vec<(usize, Use)>, Closures)> {
-        let (mut uses, mut closures) = (Vec::<(usize, Use)>::new(), Closures::new());
+    fn uses(&self, upvalues: &[String], children: &[usize]) -> Option<(Vec<(usize, NameUse)>, Closures)> {
+        let (mut uses, mut closures) = (Vec::<(usize, NameUse)>::new(), Closures::new());
         let mut place = 0;
         while let Some(word) = self.code.get(place) {
             let [code, a, b, _] = word.to_le_bytes();
             let operand = (word >> 16) as usize;
             let is_long = opcode::LONG.contains(&code);
             let next = if is_long { *self.code.get(place + 1)? } else { 0 };
-            let mut note = |one: Use| uses.push((self.lines[place], one));
+            let mut note = |one: NameUse| uses.push((self.lines[place], one));
             match code {
-                opcode::GET_GLOBAL => note(Use::Read(self.text(next)?.to_owned())),
-                // Members in the text itself. What a register holds that has a member is not known: it may come from elsewhere, too.
-                opcode::GET_IMPORT => note(Use::Read(self.import(next)?)),
-                opcode::SET_GLOBAL => note(Use::Assigned(self.text(next)?.to_owned())),
+                opcode::GET_GLOBAL => note(NameUse::Read(self.text(next)?.to_owned())),
+                // Only members in the text itself are noted. The value in a register is unknown, and may come
+                // from elsewhere.
+                opcode::GET_IMPORT => note(NameUse::Read(self.import(next)?)),
+                opcode::SET_GLOBAL => note(NameUse::Assigned(self.text(next)?.to_owned())),
                 opcode::SET_UPVALUE => {
                     let name = upvalues.get(usize::from(b)).cloned().unwrap_or_default();
-                    note(Use::Upvalue(usize::from(b), name));
+                    note(NameUse::Upvalue(usize::from(b), name));
                 }
-                opcode::RETURN => note(Use::Return),
+                opcode::RETURN => note(NameUse::Return),
                 opcode::NEW_CLOSURE => closures.push((*children.get(operand)?, Vec::new())),
                 opcode::DUPLICATE_CLOSURE => match self.constants.get(operand)? {
                     Constant::Closure(inner) => closures.push((*inner, Vec::new())),
@@ -378,7 +383,7 @@ mod tests {
             true => name.clone(),
             false => format!("[{name}]"),
         };
-        let one = |function: &Function| {
+        let one = |function: &FunctionInfo| {
             format!(
                 "{}({})",
                 function.name,

@@ -1,36 +1,36 @@
-//! A call of a method: state, method, state, reply.
+//! The execution of a call: decode the state, run the method, encode the state, and write the reply.
 //!
 //! ```text
 //!   plain ──decode──▶ table ──migrate──▶ method(self, arguments) ──▶ value ──reply──▶ out
 //!                        └───────────────────┴──encode──▶ plain: compared with what it was
 //! ```
 //! # Invariants
-//! * A call that fails changes nothing: what it has written is dropped here, except its events and its lines of the log.
-//! * After a call that went over a limit, or in which the library panicked, the VM is not used again.
+//! * A call that fails changes nothing: its changes are dropped here, except for its events and log lines.
+//! * After a call that exceeded a limit, or in which the library panicked, the VM is not used again.
 
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cattlegrid_objects::{
-    After, Method, Moved, NewState, ScriptCall, ScriptDone, ScriptMethod, ScriptMethodId, ScriptOutcome,
-    World,
+    FollowUp, Method, NewState, ObjectMoved, ScriptCall, ScriptMethod, ScriptMethodId, ScriptOutcome,
+    ScriptResult, ScriptWorld,
 };
 use mlua::{Function, MultiValue, Table, Value};
 
-use crate::current::{self, CallEffects, Current};
+use crate::current::{self, CallEffects, CurrentCall};
 use crate::library::Fail;
 use crate::library::effects::SCRIPT_DISABLED;
 use crate::limits::Breach;
-use crate::raw::keys::Keys;
+use crate::raw::keys::KeyNumbers;
 use crate::raw::run::{self, RunResult, Task};
-use crate::scripts::{Definition, Scripts};
-use crate::state::Fields;
-use crate::state::format::Reader;
+use crate::scripts::{Scripts, TypeDefinition};
+use crate::state::StateFields;
+use crate::state::format::StateReader;
 use crate::vm::{LoadError, Vm, a_kind};
 use crate::{raw_call, reply, state, texts, threads};
 
-/// Longest text of an error in bytes.
+/// The longest text of an error, in bytes.
 const ERROR_MAX: usize = 500;
 
 thread_local! {
@@ -38,51 +38,51 @@ thread_local! {
     static NUMBER: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A VM with the functions of its methods.
+/// A VM with the functions of all methods.
 #[derive(Debug)]
 pub(crate) struct BoundVm {
     pub(crate) vm: Vm,
-    /// Of each type.
-    pub(crate) types: Vec<Functions>,
-    /// The VM's bytes, for statistics.
+    /// The functions of each type.
+    pub(crate) types: Vec<TypeFunctions>,
+    /// The memory of the VM in bytes, for statistics.
     pub(crate) bytes: Arc<AtomicU64>,
-    /// It has run a call.
+    /// Whether the VM has run a call.
     pub(crate) has_run: Cell<bool>,
 }
 
-/// What a type's source has returned.
+/// The functions of a type's source.
 #[derive(Debug)]
-pub(crate) struct Functions {
-    /// Of each of its methods.
+pub(crate) struct TypeFunctions {
+    /// The function of each method.
     pub(crate) methods: Vec<Function>,
-    /// The same, each as a whole call: [`run::bind`].
+    /// The function that runs a whole call, for each method: [`run::bind`].
     pub(crate) whole: Vec<Function>,
-    /// Names of the fields of its objects.
-    pub(crate) keys: Keys,
+    /// The names of the fields of its objects.
+    pub(crate) keys: KeyNumbers,
     pub(crate) migrate: Option<Function>,
 }
 
 /// Why a call has no reply of its own.
-enum Failure {
-    /// There is no object, and none is made.
+enum CallFailure {
+    /// There is no object, and the call does not make one.
     Absent,
-    /// `new` has made none.
+    /// `new` has refused to make an object.
     Refused,
-    /// The caller's fault.
+    /// A mistake of the caller.
     Client(String),
-    /// The script's fault.
+    /// An error of the script.
     Script(String),
     Breach(Breach),
     Moved,
 }
 
-/// Runs a call; what it appended to `out` is there only if the outcome is a value.
+/// Runs a call. Bytes appended to `out` stay only if the outcome is a value.
 pub(crate) fn run(
     scripts: &Scripts,
     call: &ScriptCall<'_>,
-    world: &mut dyn World,
+    world: &mut dyn ScriptWorld,
     out: &mut Vec<u8>,
-) -> ScriptDone {
+) -> ScriptResult {
     let from = out.len();
     let done = match call.method {
         ScriptMethodId::Own(place) => own(scripts, call, place, world, out),
@@ -94,13 +94,18 @@ pub(crate) fn run(
     done
 }
 
-fn dump(scripts: &Scripts, call: &ScriptCall<'_>, world: &mut dyn World, out: &mut Vec<u8>) -> ScriptDone {
+fn dump(
+    scripts: &Scripts,
+    call: &ScriptCall<'_>,
+    world: &mut dyn ScriptWorld,
+    out: &mut Vec<u8>,
+) -> ScriptResult {
     let Some(plain) = call.own else { return done(ScriptOutcome::Miss) };
     let names = scripts.definitions[call.object_type].names;
     done(match crate::dump::dump(plain, names, world, call.settings.result_max, out) {
         Ok(true) => ScriptOutcome::Value { flags: call.settings.json_flags },
         Ok(false) => ScriptOutcome::Error("SERVER_ERROR result too large".to_owned()),
-        Err(Moved) => ScriptOutcome::Moved,
+        Err(ObjectMoved) => ScriptOutcome::Moved,
     })
 }
 
@@ -108,14 +113,14 @@ fn own(
     scripts: &Scripts,
     call: &ScriptCall<'_>,
     place: usize,
-    world: &mut dyn World,
+    world: &mut dyn ScriptWorld,
     out: &mut Vec<u8>,
-) -> ScriptDone {
+) -> ScriptResult {
     let from = out.len();
     let host_type = &scripts.types[call.object_type];
     let definition = &scripts.definitions[call.object_type];
     let method = &host_type.object_type.methods[place];
-    let name = Name { type_name: host_type.object_type.name, method: method.name };
+    let name = MethodName { type_name: host_type.object_type.name, method: method.name };
     if definition.methods[place].breaches.is_disabled() {
         return done(ScriptOutcome::Error(format!("SERVER_ERROR script disabled: {name}")));
     }
@@ -125,14 +130,14 @@ fn own(
     let is_made = call.own.is_none() && call.own_settings.create.is_some();
     if let Some(new) = definition.new.filter(|new| is_made && definition.methods[*new].breaches.is_disabled())
     {
-        let name = Name { method: host_type.object_type.methods[new].name, ..name };
+        let name = MethodName { method: host_type.object_type.methods[new].name, ..name };
         return done(ScriptOutcome::Error(format!("SERVER_ERROR script disabled: {name}")));
     }
     let about = &host_type.methods[place];
-    let attempt = Attempt { scripts, definition, about, place, call };
+    let attempt = CallAttempt { scripts, definition, about, place, call };
     let mut tried = attempt.run(world, out);
-    if let Ok(AttemptResult { ended: Err(Failure::Breach(Breach::Memory)), had_run: true, .. }) = tried {
-        // What other calls have left in the VM may be why: a new VM has nothing of them.
+    if let Ok(AttemptResult { ended: Err(CallFailure::Breach(Breach::Memory)), had_run: true, .. }) = tried {
+        // The cause may be memory that other calls have left in the VM, so the call is repeated in a new VM.
         out.truncate(from);
         tried = attempt.run(world, out);
     }
@@ -153,27 +158,29 @@ fn own(
                 Box::new(NewState { plain, fields: written.fields, tags: written.tags })
             });
             let (expires_ms, after) = (written.expires_ms, written.after);
-            return ScriptDone { outcome: reply, change, expires_ms, after };
+            return ScriptResult { outcome: reply, change, expires_ms, after };
         }
         Err(failure) => failure,
     };
-    written.after.retain(|after| matches!(after, After::Event { .. } | After::Log(_)));
+    written.after.retain(|after| matches!(after, FollowUp::Event { .. } | FollowUp::Log(_)));
     let mut after = written.after;
     let outcome = match failure {
-        Failure::Moved => return done(ScriptOutcome::Moved),
-        Failure::Absent => compat(call, b"ERROR_CACHE_MISS", out),
-        Failure::Refused => compat(call, b"NOT_CREATED", out),
-        Failure::Client(text) => ScriptOutcome::Error(format!("CLIENT_ERROR {name}: {}", one_line(&text))),
-        Failure::Script(text) => {
+        CallFailure::Moved => return done(ScriptOutcome::Moved),
+        CallFailure::Absent => compat(call, b"ERROR_CACHE_MISS", out),
+        CallFailure::Refused => compat(call, b"NOT_CREATED", out),
+        CallFailure::Client(text) => {
+            ScriptOutcome::Error(format!("CLIENT_ERROR {name}: {}", one_line(&text)))
+        }
+        CallFailure::Script(text) => {
             let text = one_line(&text);
             log(definition, place, call, &name, &text, &mut after);
             ScriptOutcome::Error(format!("SERVER_ERROR script {name}: {text}"))
         }
-        Failure::Breach(breach) => {
+        CallFailure::Breach(breach) => {
             let text = breach.text(&scripts.limits);
             // `create` may have run `new`.
             let place = runs;
-            let name = Name { method: host_type.object_type.methods[place].name, ..name };
+            let name = MethodName { method: host_type.object_type.methods[place].name, ..name };
             if definition.methods[place].breaches.record(call.now_ms) {
                 disabled(&name, &text, &mut after);
             } else {
@@ -182,55 +189,58 @@ fn own(
             ScriptOutcome::Error(format!("SERVER_ERROR script {name}: {text}"))
         }
     };
-    ScriptDone { outcome, change: None, expires_ms: None, after }
+    ScriptResult { outcome, change: None, expires_ms: None, after }
 }
 
-/// A call of a method that is on.
-struct Attempt<'a> {
+/// A call of a method that is not disabled.
+struct CallAttempt<'a> {
     scripts: &'a Scripts,
-    definition: &'a Definition,
+    definition: &'a TypeDefinition,
     about: &'a ScriptMethod,
     place: usize,
     call: &'a ScriptCall<'a>,
 }
 
-/// What became of it.
+/// The outcome of an attempt.
 struct AttemptResult {
-    ended: Result<MethodResult, Failure>,
+    ended: Result<MethodResult, CallFailure>,
     written: CallEffects,
-    /// The method that ran last.
+    /// The position of the method that ran last.
     runs: usize,
-    /// The VM had run other calls before.
+    /// Whether the VM had run other calls before.
     had_run: bool,
 }
 
-impl Attempt<'_> {
+impl CallAttempt<'_> {
     /// Runs the call in the thread's VM.
-    fn run(&self, world: &mut dyn World, out: &mut Vec<u8>) -> Result<AttemptResult, LoadError> {
+    ///
+    /// # Errors
+    /// The VM cannot be made.
+    fn run(&self, world: &mut dyn ScriptWorld, out: &mut Vec<u8>) -> Result<AttemptResult, LoadError> {
         let &Self { scripts, definition, about, place, call } = self;
         let number = NUMBER.get() + 1;
         NUMBER.set(number);
         let bound = threads::vm(scripts.number, || bind(scripts))?;
         let had_run = bound.has_run.replace(true);
         let runs = Cell::new(place);
-        let run = Run { scripts, bound: &bound, definition, about, place, call, number, runs };
-        let mut current = Current { call, world, number, written: CallEffects::default() };
+        let run = MethodRun { scripts, bound: &bound, definition, about, place, call, number, runs };
+        let mut current = CurrentCall { call, world, number, written: CallEffects::default() };
         let (ran, breach) = current::enter(&mut current, || {
             raw_call::timed(bound.vm.slot(), number, || cattlegrid_panic::guarded(|| run.run(out)))
         });
         let written = current.written;
-        // A script may have taken a panic for an error of a coroutine.
+        // A coroutine of the script may have hidden a panic as an error.
         let ran = ran.ok().filter(|_| !current::has_panicked());
         let is_broken = ran.is_none();
         let ended = match (ran, breach) {
-            (None, _) => Err(Failure::Script("internal error".to_owned())),
-            (Some(_), _) if written.has_moved => Err(Failure::Moved),
-            (Some(_), Some(Breach::Memory)) => Err(Failure::Breach(Breach::Memory)),
-            (Some(Err(_)), Some(Breach::Time)) => Err(Failure::Breach(Breach::Time)),
+            (None, _) => Err(CallFailure::Script("internal error".to_owned())),
+            (Some(_), _) if written.has_moved => Err(CallFailure::Moved),
+            (Some(_), Some(Breach::Memory)) => Err(CallFailure::Breach(Breach::Memory)),
+            (Some(Err(_)), Some(Breach::Time)) => Err(CallFailure::Breach(Breach::Time)),
             (Some(ended), _) => ended,
         };
-        let is_lost = is_broken || matches!(ended, Err(Failure::Breach(_)));
-        match if is_lost { None } else { bound.vm.tidy() } {
+        let is_lost = is_broken || matches!(ended, Err(CallFailure::Breach(_)));
+        match if is_lost { None } else { bound.vm.collect_garbage() } {
             Some(bytes) => bound.bytes.store(bytes as u64, Ordering::Relaxed),
             None => threads::forget(scripts.number),
         }
@@ -238,12 +248,12 @@ impl Attempt<'_> {
     }
 }
 
-/// A call that has left only its reply.
-fn done(outcome: ScriptOutcome) -> ScriptDone {
-    ScriptDone { outcome, change: None, expires_ms: None, after: Vec::new() }
+/// The result of a call that has only a reply.
+fn done(outcome: ScriptOutcome) -> ScriptResult {
+    ScriptResult { outcome, change: None, expires_ms: None, after: Vec::new() }
 }
 
-/// A miss, or what Cacheismo answers.
+/// A miss, or Cacheismo's text.
 fn compat(call: &ScriptCall<'_>, text: &[u8], out: &mut Vec<u8>) -> ScriptOutcome {
     if call.settings.compat {
         out.extend_from_slice(text);
@@ -253,29 +263,32 @@ fn compat(call: &ScriptCall<'_>, text: &[u8], out: &mut Vec<u8>) -> ScriptOutcom
     }
 }
 
-/// One error of a method is logged in a second of the calls' time.
+/// Logs an error; for each method once in a second, by the time of calls.
 fn log(
-    definition: &Definition,
+    definition: &TypeDefinition,
     place: usize,
     call: &ScriptCall<'_>,
-    name: &Name<'_>,
+    name: &MethodName<'_>,
     text: &str,
-    after: &mut Vec<After>,
+    after: &mut Vec<FollowUp>,
 ) {
     let second = call.now_ms / 1000 + 1;
     if definition.methods[place].logged_s.swap(second, Ordering::Relaxed) != second {
-        after.push(After::Log(format!("script {name}: {text} (seed of math.random: {})", call.random)));
+        after.push(FollowUp::Log(format!("script {name}: {text} (seed of math.random: {})", call.random)));
     }
 }
 
-fn disabled(name: &Name<'_>, text: &str, after: &mut Vec<After>) {
-    after.push(After::Log(format!("script {name}: {text}: disabled until objects are loaded again")));
-    // Names have no bytes that JSON escapes, nor has the text of a breach.
+fn disabled(name: &MethodName<'_>, text: &str, after: &mut Vec<FollowUp>) {
+    after.push(FollowUp::Log(format!("script {name}: {text}: disabled until objects are loaded again")));
+    // Neither names nor the text of a breach contain characters that JSON escapes.
     let json = format!(r#"{{"type":"{}","method":"{}","reason":"{text}"}}"#, name.type_name, name.method);
-    after.push(After::Event { name: SCRIPT_DISABLED.to_owned(), json });
+    after.push(FollowUp::Event { name: SCRIPT_DISABLED.to_owned(), json });
 }
 
-/// The functions of the methods, in a new VM.
+/// A new VM with the functions of all methods.
+///
+/// # Errors
+/// A source fails.
 pub(crate) fn bind(scripts: &Scripts) -> Result<BoundVm, LoadError> {
     let vm = Vm::open(&scripts.program, &scripts.limits)?;
     let failed = |error| LoadError { file: String::new(), error };
@@ -291,16 +304,17 @@ pub(crate) fn bind(scripts: &Scripts) -> Result<BoundVm, LoadError> {
         let methods: mlua::Result<Vec<Function>> =
             host_type.object_type.methods.iter().zip(&host_type.methods).map(function).collect();
         let methods = methods?;
-        let keys = Keys::new(&vm.lua)?;
+        let keys = KeyNumbers::new(&vm.lua)?;
         let whole: mlua::Result<_> = methods.iter().map(|method| run::bind(&vm.lua, method, &keys)).collect();
-        Ok(Functions { methods, whole: whole?, keys, migrate: table.raw_get("migrate")? })
+        Ok(TypeFunctions { methods, whole: whole?, keys, migrate: table.raw_get("migrate")? })
     });
     let types = types.collect::<mlua::Result<_>>().map_err(failed)?;
     let bytes = scripts.usage.begin(vm.lua.used_memory());
     Ok(BoundVm { vm, types, bytes, has_run: Cell::new(false) })
 }
 
-/// `takes limit window [n]`, as [`cattlegrid_objects::Registry`] says it for shipped types.
+/// Checks the number of arguments; the error is `takes limit window [n]`, as in
+/// [`cattlegrid_objects::Registry`] for shipped types.
 fn check_count(method: &Method, count: usize) -> Result<(), String> {
     let (least, most) = method.arguments;
     match (least..=most).contains(&count) {
@@ -310,30 +324,30 @@ fn check_count(method: &Method, count: usize) -> Result<(), String> {
     }
 }
 
-struct Run<'a> {
+struct MethodRun<'a> {
     scripts: &'a Scripts,
     bound: &'a BoundVm,
-    definition: &'a Definition,
+    definition: &'a TypeDefinition,
     about: &'a ScriptMethod,
     place: usize,
     call: &'a ScriptCall<'a>,
     number: u64,
-    /// The method that runs.
+    /// The position of the method that runs.
     runs: Cell<usize>,
 }
 
-/// What a call came to.
+/// The result of a method.
 struct MethodResult {
     reply: ScriptOutcome,
-    /// The new plain state, if it is another one.
+    /// The new plain state; None: it is unchanged.
     plain: Option<Vec<u8>>,
 }
 
-impl Run<'_> {
-    fn run(&self, out: &mut Vec<u8>) -> Result<MethodResult, Failure> {
+impl MethodRun<'_> {
+    fn run(&self, out: &mut Vec<u8>) -> Result<MethodResult, CallFailure> {
         if self.definition.new == Some(self.place) {
             if self.call.replaces && self.definition.create_only {
-                return Err(Failure::Client("the object exists".to_owned()));
+                return Err(CallFailure::Client("the object exists".to_owned()));
             }
             let arguments = self.strings(self.call.arguments.iter())?;
             let table = self.new_object(self.place, arguments)?;
@@ -344,25 +358,25 @@ impl Run<'_> {
         let mut plain = Vec::new();
         let (table, value, before) = match self.at_once(&mut plain, out)? {
             Some(RunResult::Whole { outcome, fields }) => {
-                self.settle(&fields);
+                self.drop_unreferenced(&fields);
                 return self.ended(outcome, plain, None);
             }
             Some(RunResult::Rest { table, value }) => (table, value, None),
             None => self.by_steps()?,
         };
         let from = out.len();
-        let reply = reply::reply(&value, self.call.settings.json_flags, out).map_err(Failure::Script)?;
+        let reply = reply::reply(&value, self.call.settings.json_flags, out).map_err(CallFailure::Script)?;
         if out.len() - from > self.call.settings.result_max {
-            return Err(Failure::Script("result too large".to_owned()));
+            return Err(CallFailure::Script("result too large".to_owned()));
         }
         let plain = self.encode(&table)?;
         self.ended(reply, plain, before)
     }
 
-    /// Runs a method as one protected call; None: it takes more than that.
-    fn at_once(&self, plain: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<Option<RunResult>, Failure> {
+    /// Runs a method as one protected call; None: the call needs the separate steps.
+    fn at_once(&self, plain: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<Option<RunResult>, CallFailure> {
         let Some(own) = self.call.own.filter(|_| self.about.keys.is_empty()) else { return Ok(None) };
-        let (head, reader) = Reader::new(own).map_err(|broken| failure(&broken.into()))?;
+        let (head, reader) = StateReader::new(own).map_err(|broken| failure(&broken.into()))?;
         let (definition, functions) = (self.definition, self.functions());
         if head.version != definition.version {
             return Ok(None);
@@ -381,15 +395,16 @@ impl Run<'_> {
         ended.map(Some).map_err(|error| failure(&error))
     }
 
-    /// Makes the object's table and the arguments, and runs the method; that table, what the method returns, and for a method
-    /// that reads what `new` or `migrate` have made.
-    fn by_steps(&self) -> Result<(Table, Value, Option<Creation>), Failure> {
+    /// Makes the object's table and the arguments, and runs the method. Returns the table, the method's
+    /// value, and for a reading method the state that `new` or `migrate` has made.
+    fn by_steps(&self) -> Result<(Table, Value, Option<CreatedState>), CallFailure> {
         let table = match self.call.own {
             Some(plain) => self.decoded(plain, 0)?,
             None => self.created()?,
         };
-        // What `new` or `migrate` has written for a method that reads is no change of the method. Other objects come after it: to
-        // encode this one drops the members of collections that are not its own.
+        // Changes that `new` or `migrate` makes before a reading method are not changes of the method. Other
+        // objects are made after this, since encoding this one drops the members of collections that are not
+        // its own.
         let made = self.about.reads && (self.call.own.is_none() || self.functions().migrate.is_some());
         let before = if made { Some((self.encode(&table)?, marks())) } else { None };
         let mut arguments = self.arguments()?;
@@ -399,13 +414,13 @@ impl Run<'_> {
         Ok((table, value, before))
     }
 
-    /// What a call came to that leaves this state.
+    /// The result of a method that leaves this plain state.
     fn ended(
         &self,
         reply: ScriptOutcome,
         plain: Vec<u8>,
-        before: Option<Creation>,
-    ) -> Result<MethodResult, Failure> {
+        before: Option<CreatedState>,
+    ) -> Result<MethodResult, CallFailure> {
         if self.about.reads {
             let is_unchanged = match before {
                 Some((before, marks_before)) => before == plain && marks_before == marks(),
@@ -419,19 +434,19 @@ impl Run<'_> {
                 Ok(MethodResult { reply, plain: self.call.own.is_none().then_some(plain) })
             } else {
                 let method = self.scripts.types[self.call.object_type].object_type.methods[self.place].name;
-                Err(Failure::Script(format!("read.{method} changed its object")))
+                Err(CallFailure::Script(format!("read.{method} changed its object")))
             };
         }
         let is_same = self.call.own == Some(&*plain);
         Ok(MethodResult { reply, plain: (!is_same).then_some(plain) })
     }
 
-    fn functions(&self) -> &Functions {
+    fn functions(&self) -> &TypeFunctions {
         &self.bound.types[self.call.object_type]
     }
 
-    /// The table of a plain state, as the source's version has it.
-    fn decoded(&self, plain: &[u8], object: u8) -> Result<Table, Failure> {
+    /// The table of a plain state, migrated to the source's version.
+    fn decoded(&self, plain: &[u8], object: u8) -> Result<Table, CallFailure> {
         let (version, table) = self.decode(plain, object)?;
         let own = self.definition.version;
         if version == own {
@@ -441,51 +456,54 @@ impl Run<'_> {
             let text = format!(
                 "the object is of version {version}, and version {own} has no migrate: drop it, or make it anew"
             );
-            return Err(Failure::Script(text));
+            return Err(CallFailure::Script(text));
         };
         match migrate.call((table, version)).map_err(|error| failure(&error))? {
             Value::Table(table) => Ok(table),
-            other => Err(Failure::Script(format!("migrate returns {} instead of a table", a_kind(&other)))),
+            other => {
+                Err(CallFailure::Script(format!("migrate returns {} instead of a table", a_kind(&other))))
+            }
         }
     }
 
-    fn decode(&self, plain: &[u8], object: u8) -> Result<(u16, Table), Failure> {
+    fn decode(&self, plain: &[u8], object: u8) -> Result<(u16, Table), CallFailure> {
         state::decode(&self.bound.vm.lua, plain, self.definition.names, self.number, object)
             .map_err(|error| failure(&error))
     }
 
-    /// An object that `create` makes.
-    fn created(&self) -> Result<Table, Failure> {
+    /// The table of an object that `create` makes.
+    fn created(&self) -> Result<Table, CallFailure> {
         let (Some(create), Some(new)) = (&self.call.own_settings.create, self.definition.new) else {
-            return Err(Failure::Absent);
+            return Err(CallFailure::Absent);
         };
         let method = &self.scripts.types[self.call.object_type].object_type.methods[new];
-        check_count(method, create.len()).map_err(|text| Failure::Script(format!("create: new {text}")))?;
+        check_count(method, create.len())
+            .map_err(|text| CallFailure::Script(format!("create: new {text}")))?;
         let arguments = self.strings(create.iter().map(Vec::as_slice))?;
         self.runs.set(new);
         let made = self.new_object(new, arguments).map_err(|failure| match failure {
-            Failure::Refused => Failure::Absent,
+            CallFailure::Refused => CallFailure::Absent,
             other => other,
         })?;
         self.runs.set(self.place);
         Ok(made)
     }
 
-    fn new_object(&self, place: usize, arguments: MultiValue) -> Result<Table, Failure> {
+    fn new_object(&self, place: usize, arguments: MultiValue) -> Result<Table, CallFailure> {
         match self.functions().methods[place].call(arguments).map_err(|error| failure(&error))? {
             Value::Table(table) => Ok(table),
-            Value::Nil => Err(Failure::Refused),
-            other => Err(Failure::Script(format!("new returns {} instead of a table", a_kind(&other)))),
+            Value::Nil => Err(CallFailure::Refused),
+            other => Err(CallFailure::Script(format!("new returns {} instead of a table", a_kind(&other)))),
         }
     }
 
-    fn strings<'s>(&self, list: impl Iterator<Item = &'s [u8]>) -> Result<MultiValue, Failure> {
+    fn strings<'s>(&self, list: impl Iterator<Item = &'s [u8]>) -> Result<MultiValue, CallFailure> {
         let string = |text| Ok(Value::String(self.bound.vm.lua.create_string(text)?));
         list.map(string).collect::<mlua::Result<_>>().map_err(|error| failure(&error))
     }
 
-    /// The arguments after the object: keys of objects are those objects, or nil.
-    fn arguments(&self) -> Result<MultiValue, Failure> {
+    /// The arguments after the object; a key of an object becomes that object, or nil.
+    fn arguments(&self) -> Result<MultiValue, CallFailure> {
         let mut values = self.strings(self.call.arguments.iter())?;
         for (number, place) in self.about.keys.iter().enumerate() {
             let (Some(value), Some(other)) = (values.get_mut(*place), self.call.others.get(number)) else {
@@ -493,7 +511,7 @@ impl Run<'_> {
             };
             *value = match other {
                 Some(plain) => {
-                    let table = apart(|| self.decoded(plain, number as u8 + 1))?;
+                    let table = without_requests(|| self.decoded(plain, number as u8 + 1))?;
                     freeze(&table).map_err(|error| failure(&error))?;
                     Value::Table(table)
                 }
@@ -503,18 +521,18 @@ impl Run<'_> {
         Ok(values)
     }
 
-    fn encode(&self, table: &Table) -> Result<Vec<u8>, Failure> {
+    fn encode(&self, table: &Table) -> Result<Vec<u8>, CallFailure> {
         let (mut plain, definition) = (Vec::new(), self.definition);
         let state_max = self.scripts.limits.state_max;
         let lua = &self.bound.vm.lua;
         let fields = state::encode(lua, table, definition.version, definition.names, state_max, &mut plain)
-            .map_err(Failure::Script)?;
-        self.settle(&fields);
+            .map_err(CallFailure::Script)?;
+        self.drop_unreferenced(&fields);
         Ok(plain)
     }
 
-    /// Members of fields that the new state does not refer to go.
-    fn settle(&self, fields: &Fields) {
+    /// Drops the members of fields that the new state does not refer to.
+    fn drop_unreferenced(&self, fields: &StateFields) {
         let only_reads = self.about.reads && self.call.own.is_some();
         let has_fields = || {
             let had = || self.call.own.is_some_and(|own| !state::fields(own).list.is_empty());
@@ -522,20 +540,20 @@ impl Run<'_> {
         };
         current::with(|current| {
             let pending = &mut current.written.fields;
-            // A method that reads may have made a field for itself.
+            // A reading method may have made a field for its own use.
             if !pending.is_empty() || has_fields() {
                 let kept: Vec<u8> = fields.list.iter().map(|(number, _)| *number).collect();
-                pending.settle(&kept);
+                pending.keep_fields(&kept);
             }
         });
     }
 
-    /// Whether a method that reads has left its object as it was.
-    fn is_unchanged(&self, plain: &[u8]) -> Result<bool, Failure> {
-        if marks() != Marks::default() {
+    /// Whether a reading method has left its object unchanged.
+    fn is_unchanged(&self, plain: &[u8]) -> Result<bool, CallFailure> {
+        if marks() != SideWrites::default() {
             return Ok(false);
         }
-        // A state that an older source has written, or that was written before a name was known, is longer.
+        // A state from an older source, or from before a name was known, is longer.
         match self.call.own {
             None => Ok(true),
             Some(own) if own == plain => Ok(true),
@@ -544,13 +562,13 @@ impl Run<'_> {
     }
 }
 
-/// The state that `new` or `migrate` has made, and what was written besides.
-type Creation = (Vec<u8>, Marks);
+/// The state that `new` or `migrate` has made, and the other changes.
+type CreatedState = (Vec<u8>, SideWrites);
 
-/// What a call has written to its object besides its state.
+/// The changes of a call to its object besides the plain state.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Marks {
-    /// [`cattlegrid_objects::Pending::digest`].
+struct SideWrites {
+    /// [`cattlegrid_objects::PendingChanges::digest`].
     changes: u64,
     tags: usize,
     #[expect(clippy::option_option, reason = "as in `CallEffects`: none, or another end")]
@@ -558,17 +576,22 @@ struct Marks {
     once: bool,
 }
 
-fn marks() -> Marks {
+fn marks() -> SideWrites {
     let marks = current::with(|current| {
         let CallEffects { fields, tags, expires_ms, once, .. } = &current.written;
-        Marks { changes: fields.digest(), tags: tags.len(), expires_ms: *expires_ms, once: once.is_some() }
+        SideWrites {
+            changes: fields.digest(),
+            tags: tags.len(),
+            expires_ms: *expires_ms,
+            once: once.is_some(),
+        }
     });
     marks.unwrap_or_default()
 }
 
-/// Lets `migrate` make the table of another object, for this call to see: what it asks for is forgotten, except for members of
+/// Runs `migrate` for another object that this call reads. Its requests are dropped, except for members of
 /// collections that it makes.
-fn apart<R>(migrated: impl FnOnce() -> R) -> R {
+fn without_requests<R>(migrated: impl FnOnce() -> R) -> R {
     let own = current::with(|current| {
         let written = &mut current.written;
         let CallEffects { tags, expires_ms, after, once, .. } = written;
@@ -584,7 +607,7 @@ fn apart<R>(migrated: impl FnOnce() -> R) -> R {
     result
 }
 
-/// A method that reads leaves nothing.
+/// Drops the changes of a reading method.
 fn drop_changes() {
     current::with(|current| {
         let written = &mut current.written;
@@ -592,23 +615,23 @@ fn drop_changes() {
     });
 }
 
-/// What an error of the VM is for the call.
-fn failure(error: &mlua::Error) -> Failure {
+/// The failure of a call with this error of the VM.
+fn failure(error: &mlua::Error) -> CallFailure {
     if let Some(Fail(text)) = error.downcast_ref::<Fail>() {
-        return Failure::Client(text.clone());
+        return CallFailure::Client(text.clone());
     }
     if is_memory(error) {
-        return Failure::Breach(Breach::Memory);
+        return CallFailure::Breach(Breach::Memory);
     }
     let text = text_of(error);
     let caught = current::with(|current| current.written.caught.take()).flatten();
     match caught.filter(|caught| texts::without_places(&text) == texts::without_places(caught)) {
-        Some(again) => Failure::Client(again),
-        None => Failure::Script(text),
+        Some(again) => CallFailure::Client(again),
+        None => CallFailure::Script(text),
     }
 }
 
-/// Another object is only read.
+/// Makes another object read-only.
 fn freeze(table: &Table) -> mlua::Result<()> {
     for pair in table.pairs::<Value, Value>() {
         if let (_, Value::Table(table)) = pair? {
@@ -619,7 +642,7 @@ fn freeze(table: &Table) -> mlua::Result<()> {
     Ok(())
 }
 
-/// Memory was short.
+/// Whether an error means that memory was short.
 pub(crate) fn is_memory(error: &mlua::Error) -> bool {
     match error {
         mlua::Error::MemoryError(_) => true,
@@ -628,7 +651,7 @@ pub(crate) fn is_memory(error: &mlua::Error) -> bool {
     }
 }
 
-/// An error's text without the stack; the name of the type of an error without a text.
+/// The text of an error without the traceback; for an error without a text, the name of its type.
 pub(crate) fn text_of(error: &mlua::Error) -> String {
     match error {
         mlua::Error::CallbackError { cause, traceback } => {
@@ -650,7 +673,7 @@ pub(crate) fn text_of(error: &mlua::Error) -> String {
     }
 }
 
-/// A text as a part of a line: control characters are blanks, and it ends after [`ERROR_MAX`] bytes.
+/// A text as a part of a line: control characters become blanks, and it is cut to [`ERROR_MAX`] bytes.
 fn one_line(text: &str) -> String {
     let mut line: String = text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
     let end = (0..=ERROR_MAX).rev().find(|end| line.is_char_boundary(*end)).unwrap_or(0);
@@ -658,14 +681,14 @@ fn one_line(text: &str) -> String {
     line
 }
 
-/// `quota.addandcheck`
+/// The name of a method: `quota.addandcheck`.
 #[derive(Clone, Copy)]
-struct Name<'a> {
+struct MethodName<'a> {
     type_name: &'a str,
     method: &'a str,
 }
 
-impl std::fmt::Display for Name<'_> {
+impl std::fmt::Display for MethodName<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}.{}", self.type_name, self.method)
     }

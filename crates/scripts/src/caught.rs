@@ -1,13 +1,14 @@
-//! Errors that scripts catch: those of the library are strings with their place, as Luau's own are, and one of memory ends the
-//! call all the same, as the limit of time does.
+//! Errors that scripts catch. An error of the library becomes a string with its place, like Luau's own
+//! errors. An error of memory, like the time limit, ends the call even if it is caught.
 //!
-//! The VM has an error of the library as a userdata, so that a call knows what it was. `pcall`, `xpcall` with its handler,
-//! `coroutine.resume` and `coroutine.close` are all that give errors to scripts, and put its text there instead. What scripts
-//! raise stays what it is. `coroutine.wrap`, which puts a place before Luau's text of an error of memory, looks at it before.
+//! In the VM, an error of the library is a userdata, so that a call can recognise it. Only `pcall`, `xpcall`
+//! with its handler, `coroutine.resume` and `coroutine.close` pass errors to scripts, and they replace it by
+//! its text. Values that scripts raise stay unchanged. `coroutine.wrap` checks an error of memory before it
+//! adds a place to Luau's text.
 //!
 //! # Invariants
-//! * A function runs the original in its own frame, so that errors name the line of the script.
-//! * A panic of the library is never caught: it goes on where a script would get it.
+//! * A function runs the original in its own frame, so that errors have the line of the script.
+//! * A panic of the library is never caught: it continues where a script would get it.
 
 #![expect(unsafe_code, reason = "functions that Luau calls")]
 
@@ -22,10 +23,13 @@ use crate::library::Fail;
 use crate::library::arguments::fault;
 use crate::{current, raw_call, texts};
 
-/// As Luau says it.
+/// Luau's text of an error of memory.
 const MEMORY: &str = "not enough memory";
 
-/// Puts the functions in the place of the others.
+/// Replaces the functions that catch errors.
+///
+/// # Errors
+/// Memory is short.
 pub(crate) fn install(lua: &Lua) -> mlua::Result<()> {
     let text = lua.create_function(text)?;
     let text = || Value::Function(Function::clone(&text));
@@ -50,7 +54,7 @@ pub(crate) fn install(lua: &Lua) -> mlua::Result<()> {
     replace(lua, &coroutine, c"resume", catch, text())
 }
 
-/// The same error. One of memory ends the call.
+/// Returns the error unchanged; an error of memory ends the call.
 fn judge(error: Value) -> Value {
     if matches!(&error, Value::Error(error) if is_memory(error)) {
         raw_call::stop_short();
@@ -58,8 +62,8 @@ fn judge(error: Value) -> Value {
     error
 }
 
-/// An error of the library as a string; other values stay. One of memory ends the call. A panic does not get here: to convert
-/// it for this function raises it again.
+/// Converts an error of the library to a string; other values stay unchanged, and an error of memory ends the
+/// call. A panic does not arrive here, since its conversion for this function raises it again.
 fn text(lua: &Lua, error: Value) -> mlua::Result<Value> {
     let Value::Error(error) = error else { return Ok(error) };
     let text = if is_memory(&error) {
@@ -75,13 +79,13 @@ fn text(lua: &Lua, error: Value) -> mlua::Result<Value> {
     lua.create_string(text).map(Value::String)
 }
 
-/// Puts what the second upvalue, [`text`] or [`judge`], makes of the error at the top in its place.
+/// Replaces the error at the top by the result of the second upvalue, [`text`] or [`judge`].
 ///
-/// # Safety
-/// `state` is that of a running function that [`replace`] has made, or of [`handle`], with a value at the top.
+/// # Safety `state` is that of a running function that [`replace`] has made, or of [`handle`], with a value
+/// at the top.
 unsafe fn convert(state: *mut ffi::lua_State) {
-    // SAFETY: the state is as above, with room for two values; its frame holds nothing to drop. The bytes are those of the
-    // string at the top, which stays there.
+    // SAFETY: the state is as above, with room for two values; its frame holds nothing to drop. The bytes are
+    // those of the string at the top, which stays there.
     unsafe {
         match ffi::lua_type(state, -1) {
             ffi::LUA_TSTRING => {
@@ -103,7 +107,8 @@ unsafe fn convert(state: *mut ffi::lua_State) {
 }
 
 unsafe extern "C-unwind" fn catch(state: *mut ffi::lua_State) -> c_int {
-    // SAFETY: the state is that of this function; its frame holds nothing to drop. The original leaves its results at the top.
+    // SAFETY: the state is that of this function; its frame holds nothing to drop. The original leaves its
+    // results at the top.
     unsafe {
         let results = original(state);
         let has_failed = results == 2
@@ -129,14 +134,15 @@ unsafe extern "C-unwind" fn catch_with_handler(state: *mut ffi::lua_State) -> c_
     }
 }
 
-/// A handler of errors: its upvalues are the script's handler and [`text`].
+/// The handler of `xpcall`; its upvalues are the script's handler and [`text`].
 unsafe extern "C-unwind" fn handle(state: *mut ffi::lua_State) -> c_int {
-    // SAFETY: the state is that of this function, with the error as its argument; its frame holds nothing to drop.
+    // SAFETY: the state is that of this function, with the error as its argument; its frame holds nothing to
+    // drop.
     unsafe {
         convert(state);
         ffi::lua_pushvalue(state, ffi::lua_upvalueindex(1));
         ffi::lua_insert(state, 1);
-        // The original takes an error of the handler for another one, whatever it is.
+        // The original replaces any error of the handler by another one.
         if ffi::lua_pcall(state, ffi::lua_gettop(state) - 1, 1, 0) != ffi::LUA_OK {
             convert(state);
             ffi::lua_error(state);
@@ -145,7 +151,7 @@ unsafe extern "C-unwind" fn handle(state: *mut ffi::lua_State) -> c_int {
     1
 }
 
-/// `coroutine.wrap`: its upvalues are `coroutine.create` and a `coroutine.resume` that judges errors.
+/// `coroutine.wrap`; its upvalues are `coroutine.create` and a `coroutine.resume` that judges errors.
 unsafe extern "C-unwind" fn wrap(state: *mut ffi::lua_State) -> c_int {
     // SAFETY: as above; the original returns the coroutine.
     unsafe {
@@ -157,7 +163,7 @@ unsafe extern "C-unwind" fn wrap(state: *mut ffi::lua_State) -> c_int {
     1
 }
 
-/// What `coroutine.wrap` returns; its upvalues are the `coroutine.resume` and the coroutine.
+/// The result of `coroutine.wrap`; its upvalues are the `coroutine.resume` and the coroutine.
 unsafe extern "C-unwind" fn wrapped(state: *mut ffi::lua_State) -> c_int {
     // SAFETY: as above.
     unsafe {

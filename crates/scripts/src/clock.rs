@@ -1,7 +1,8 @@
 //! The time of a call: `cg.now`, `cg.now_ms` and `os`.
 //!
-//! All of them tell the time at which the call began, which does not pass while it runs. `os.date` and `os.time`
-//! compute in the zone of the rule file, UTC by default; the machine's zone and the variable `TZ` do not matter.
+//! All of them return the time at which the call began, which does not change while it runs. `os.date` and
+//! `os.time` use the zone of the rule file, UTC by default; the machine's zone and the variable `TZ` have no
+//! influence.
 
 mod date;
 
@@ -15,12 +16,15 @@ use crate::library::call;
 use crate::raw_call;
 use crate::state::format::WHOLE_MAX;
 
-/// Seconds of a day.
+/// The seconds of a day.
 const DAY_S: i128 = 86_400;
-/// Longest format in bytes: a letter of it becomes up to 24.
+/// The longest format in bytes; a letter of it becomes up to 24 bytes.
 const FORMAT_MAX: usize = 1024;
 
-/// Puts the functions into `cg` and a new `os`.
+/// Adds the functions to `cg`, and to a new `os`.
+///
+/// # Errors
+/// Memory is short.
 pub(crate) fn install(lua: &Lua, cg: &Table) -> mlua::Result<()> {
     cg.raw_set("now", raw_call::now(lua)?)?;
     cg.raw_set("now_ms", raw_call::now_ms(lua)?)?;
@@ -45,8 +49,8 @@ fn now_s(lua: &Lua, name: &str) -> mlua::Result<f64> {
     call(lua, name, |current| Ok(current.call.now_ms as f64 / 1000.0))
 }
 
-/// The time in seconds, of the call or of a table `{year=, month=, day=, hour=, min=, sec=}`, whose fields may be beyond
-/// their usual bounds.
+/// The time in seconds: that of the call, or of a table `{year=, month=, day=, hour=, min=, sec=}`, whose
+/// fields may exceed their usual bounds.
 fn time(lua: &Lua, table: Value) -> mlua::Result<f64> {
     let table = match table {
         Value::Nil => {
@@ -92,8 +96,9 @@ fn time(lua: &Lua, table: Value) -> mlua::Result<f64> {
         .ok_or_else(|| fault(lua, "os.time: the year is not within -9999 and 9999"))
 }
 
-/// The moment at which clocks of a zone show a time, given in seconds as if in UTC. A time that clocks skip counts from
-/// before the change; a time that comes twice is the first, unless `is_dst` says which.
+/// The moment at which clocks of a zone show a time, which is given in seconds as if in UTC. A time that
+/// clocks skip is computed with the offset before the change. A time that occurs twice is the first, unless
+/// `is_dst` selects one. None: the time is out of range.
 fn from_local(local_s: i64, is_dst: Option<bool>, zone: &TimeZone) -> Option<i64> {
     let local = local_of(local_s)?;
     let ambiguous = zone.to_ambiguous_timestamp(local);
@@ -101,7 +106,7 @@ fn from_local(local_s: i64, is_dst: Option<bool>, zone: &TimeZone) -> Option<i64
     let is_wrong = is_dst.is_some_and(|is_dst| is_dst != zone.to_offset_info(first).dst().is_dst());
     let moment = if ambiguous.is_ambiguous() && is_wrong {
         let second = ambiguous.later().ok()?;
-        // In a gap both are beside it: only the same reading of the clock counts.
+        // In a gap both differ from the local time: only an equal time counts.
         if zone.to_datetime(second) == local { second } else { first }
     } else {
         first
@@ -113,7 +118,7 @@ fn local_of(local_s: i64) -> Option<DateTime> {
     Some(TimeZone::UTC.to_datetime(Timestamp::from_second(local_s).ok()?))
 }
 
-/// Days from 1970-01-01 to the first day of a month, 1 to 12.
+/// The days from 1970-01-01 to the first day of a month, 1 to 12.
 ///
 /// Source: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", `days_from_civil`.
 fn days_from_civil(year: i128, month: i128) -> i128 {
@@ -124,7 +129,7 @@ fn days_from_civil(year: i128, month: i128) -> i128 {
     era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
 }
 
-/// A time in a format of `strftime`, or as a table: `*t`; with `!` before it, in UTC.
+/// Formats a time by a format of `strftime`, or makes a table for `*t`; a `!` before it means UTC.
 fn date_of(lua: &Lua, (format, time): (Value, Value)) -> mlua::Result<Value> {
     let format = match &format {
         Value::Nil => b"%c".to_vec(),
@@ -141,7 +146,7 @@ fn date_of(lua: &Lua, (format, time): (Value, Value)) -> mlua::Result<Value> {
         Some(format) => (format, TimeZone::UTC),
         None => (&*format, zone(lua, "os.date")?),
     };
-    // `as` takes what is too large as the largest, which no time is.
+    // `as` converts a number that is too large to the largest one, which is not a valid time.
     let moment = Timestamp::from_second(seconds.floor() as i64)
         .map_err(|_| fault(lua, "os.date: the year is not within -9999 and 9999"))?;
     let date = date::Date::of(moment, &zone);
@@ -166,19 +171,19 @@ mod tests {
 
     use cattlegrid_objects::Zone;
 
-    use crate::testing::{Setting, eval, vm};
+    use crate::testing::{TestSetting, eval, vm};
 
     const ZONES: [&str; 5] =
         ["UTC", "America/Los_Angeles", "Asia/Kolkata", "Europe/Berlin", "Australia/Lord_Howe"];
 
-    fn zone(name: &str) -> Setting {
-        Setting { zone: Zone::named(name).unwrap(), ..Setting::default() }
+    fn zone(name: &str) -> TestSetting {
+        TestSetting { zone: Zone::named(name).unwrap(), ..TestSetting::default() }
     }
 
     #[test]
     fn times() {
         let lua = vm();
-        let setting = Setting::default();
+        let setting = TestSetting::default();
         for (source, text) in [
             (
                 "cg.now(), cg.now_ms(), os.time(), os.clock()",
@@ -224,7 +229,7 @@ mod tests {
             let source = format!("return os.date('{letters}', 1780000000)");
             assert_eq!(eval(&lua, &zone(name), &source), text, "{name}");
         }
-        let utc = Setting::default();
+        let utc = TestSetting::default();
         for (source, text) in [
             ("os.date('a%%b%', 0)", "a%b%"),
             ("os.date('', 0)", ""),
@@ -257,7 +262,7 @@ mod tests {
         ] {
             assert_eq!(eval(&lua, &zone(name), source), text, "{name}");
         }
-        let utc = Setting::default();
+        let utc = TestSetting::default();
         for (source, text) in [
             ("os.time{year = 2026, month = 0, day = 1, hour = 0}", "1764547200"),
             ("os.time{year = 2026, month = -11, day = 1, hour = 0}", "1735689600"),
@@ -361,7 +366,7 @@ mod tests {
             for (kind, most) in [("hour", 3601), ("day", 25 * 3600 + 1), ("month", 31 * 86_400 + 3601)] {
                 let source = QUOTA.replace("KIND", &format!("'{kind}'")).replace("MOST", &most.to_string());
                 for name in ZONES {
-                    let setting = Setting { now_ms: now_s * 1000, ..zone(name) };
+                    let setting = TestSetting { now_ms: now_s * 1000, ..zone(name) };
                     assert_eq!(eval(&lua, &setting, &source), "0 -1 true", "{kind} {name}");
                 }
             }

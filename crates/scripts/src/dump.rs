@@ -1,19 +1,21 @@
-//! `dump`: a state as JSON, with its fields, without a VM.
+//! `dump`: a state with its fields as JSON, made without a VM.
 
-use cattlegrid_objects::{FieldKind, Moved, Order, Pending, Rows, World, dump_field, push_json_string};
+use cattlegrid_objects::{
+    FieldKind, FieldRows, ObjectMoved, PendingChanges, RowOrder, ScriptWorld, dump_field, push_json_string,
+};
 
 use crate::names::Names;
-use crate::natives::Handle;
+use crate::natives::FieldHandle;
 use crate::state;
 
 /// Appends the state of the call's object. False: the result has more than `most` bytes.
 pub(crate) fn dump(
     plain: &[u8],
     names: &Names,
-    world: &mut dyn World,
+    world: &mut dyn ScriptWorld,
     most: usize,
     out: &mut Vec<u8>,
-) -> Result<bool, Moved> {
+) -> Result<bool, ObjectMoved> {
     let from = out.len();
     let mut moved = None;
     state::to_json(plain, names, out, &mut |handle, out| {
@@ -24,7 +26,12 @@ pub(crate) fn dump(
     moved.map_or(Ok(out.len() - from <= most), Err)
 }
 
-fn field(handle: Handle, world: &mut dyn World, end: usize, out: &mut Vec<u8>) -> Result<(), Moved> {
+fn field(
+    handle: FieldHandle,
+    world: &mut dyn ScriptWorld,
+    end: usize,
+    out: &mut Vec<u8>,
+) -> Result<(), ObjectMoved> {
     let Some(kind) = FieldKind::numbered(handle.kind) else {
         out.extend_from_slice(b"null");
         return Ok(());
@@ -35,11 +42,11 @@ fn field(handle: Handle, world: &mut dyn World, end: usize, out: &mut Vec<u8>) -
         _ => return world.read(0, &mut |view| dump_field(view, kind, handle.field, out)),
     };
     out.push(open);
-    let mut rows = Rows::new(kind, handle.field, Order::First, u64::MAX);
+    let mut rows = FieldRows::new(kind, handle.field, RowOrder::First, u64::MAX);
     let (mut goes_on, mut is_first) = (true, true);
     while goes_on && out.len() <= end {
         world.read(0, &mut |view| {
-            goes_on = rows.read(view, &Pending::NONE, |member, value| {
+            goes_on = rows.read(view, &PendingChanges::NONE, |member, value| {
                 if !std::mem::replace(&mut is_first, false) {
                     out.push(b',');
                 }

@@ -1,8 +1,9 @@
-//! JSON of tables: `cg.json`, and replies.
+//! JSON of tables, for `cg.json` and replies.
 //!
-//! A table of items 1 to n is an array, one of named entries an object, ascending by the names; the empty table is
-//! `{}`, unless it was read from `[]`: such a table has [`array_metatable`], and is `[]`. Strings of any bytes are written as `dump` of the shipped types writes them. `null` is left out of objects and
-//! is `cg.json.null` as an item.
+//! A table of items 1 to n is an array. A table of named entries is an object, in ascending order of the
+//! names. The empty table is `{}`, unless it was parsed from `[]`: such a table has [`array_metatable`], and
+//! is `[]`. Strings of any bytes are written as by `dump` of the shipped types. `null` is left out of
+//! objects, and is `cg.json.null` as an item.
 
 use std::borrow::Cow;
 use std::ffi::CStr;
@@ -16,21 +17,21 @@ use serde::de::{self, DeserializeSeed, MapAccess, SeqAccess, Visitor};
 use crate::raw_call;
 use crate::state::path::{Path, kind_of};
 
-/// Most arrays and objects within each other.
+/// The most levels of arrays and objects.
 const DEPTH_MAX: usize = 32;
-/// Longest text in bytes.
+/// The longest text, in bytes.
 pub(crate) const TEXT_MAX: usize = 1 << 20;
-/// Values between two looks at the time.
+/// The number of values after which the time limit is checked.
 pub(crate) const OVER_EACH: usize = 256;
-/// The time of the call is over: its reply is the error of that, not this text.
+/// An error when the time of the call is over. The call's reply is that of the time limit, and not this text.
 pub(crate) const OVER: &str = "took too long";
 
 pub(crate) fn push_boolean(value: bool, out: &mut Vec<u8>) {
     out.extend_from_slice(if value { b"true" } else { b"false" });
 }
 
-/// Appends a number: whole ones up to 2^53 without exponent and fraction, others in the shortest form that reads as the
-/// same number.
+/// Appends a number: a whole number up to 2^53 without exponent and fraction, others in the shortest form
+/// that reads as the same number.
 pub(crate) fn push_number(number: f64, out: &mut Vec<u8>) {
     push_float(out, number);
 }
@@ -42,10 +43,10 @@ pub(crate) fn push_string(bytes: &[u8], out: &mut Vec<u8>) {
 /// Appends a value as JSON.
 ///
 /// # Errors
-/// What has no form in JSON, and where.
+/// A value that has no form in JSON, and its place.
 pub(crate) fn encode(value: &Value, out: &mut Vec<u8>) -> Result<(), String> {
     let from = out.len();
-    let mut writer = Writer { path: Path::default(), from, values: 0, out };
+    let mut writer = JsonWriter { path: Path::default(), from, values: 0, out };
     let written = writer.value(value, 0);
     if written.is_err() {
         out.truncate(from);
@@ -53,10 +54,11 @@ pub(crate) fn encode(value: &Value, out: &mut Vec<u8>) -> Result<(), String> {
     written
 }
 
-/// The name of the metatable of arrays in the VM's registry.
+/// The name of the arrays' metatable in the VM's registry.
 pub(crate) const ARRAY: &CStr = c"cg.json array";
 
-/// The metatable of tables that are arrays of JSON also when they are empty. It does nothing besides, and cannot be changed.
+/// The metatable of tables that are JSON arrays even when they are empty. It has no other effect, and cannot
+/// be changed.
 ///
 /// # Errors
 /// Memory is short.
@@ -72,27 +74,27 @@ pub(crate) fn array_metatable(lua: &Lua) -> mlua::Result<Table> {
     Ok(table)
 }
 
-/// What that metatable has as its item 1, and no other table.
+/// The mark that this metatable has as its item 1, and no other table has.
 pub(crate) fn array_mark() -> LightUserData {
     static MARK: u8 = 0;
     LightUserData((&raw const MARK).cast_mut().cast())
 }
 
-/// Whether a table is an array also when it is empty.
+/// Whether a table is an array even when it is empty.
 pub(crate) fn is_array(table: &Table) -> bool {
     let mark = table.metatable().and_then(|metatable| metatable.raw_get::<Value>(1).ok());
     matches!(mark, Some(Value::LightUserData(light)) if light == array_mark())
 }
 
-struct Writer<'a> {
+struct JsonWriter<'a> {
     path: Path,
     from: usize,
-    /// Values and entries that were looked at.
+    /// The number of values and entries so far.
     values: usize,
     out: &'a mut Vec<u8>,
 }
 
-impl Writer<'_> {
+impl JsonWriter<'_> {
     fn value(&mut self, value: &Value, depth: usize) -> Result<(), String> {
         self.look()?;
         match value {
@@ -103,7 +105,7 @@ impl Writer<'_> {
             Value::Number(number) if number.is_finite() => push_number(*number, self.out),
             Value::Number(number) => return self.wrong(&format!("is {number}, which JSON has no form for")),
             Value::String(string) => {
-                // Not written at all if it cannot fit.
+                // The string is not written at all if it cannot fit.
                 let bytes = string.as_bytes();
                 push_string(&bytes[..bytes.len().min(TEXT_MAX)], self.out);
             }
@@ -172,7 +174,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Looks at the time now and then.
+    /// Checks the time limit now and then.
     fn look(&mut self) -> Result<(), String> {
         self.values += 1;
         let is_over = self.values.is_multiple_of(OVER_EACH) && raw_call::is_over();
@@ -184,15 +186,15 @@ impl Writer<'_> {
     }
 }
 
-/// The value that a text in JSON is.
+/// Parses a text in JSON.
 ///
 /// # Errors
-/// The text is none, or an error of the VM, as when memory is short.
+/// The inner error: the text is not JSON. The outer error is one of the VM, for example when memory is short.
 pub(crate) fn decode(lua: &Lua, text: &[u8]) -> mlua::Result<Result<Value, String>> {
     if text.len() > TEXT_MAX {
         return Ok(Err(format!("the text has {} bytes: up to {TEXT_MAX} are read", text.len())));
     }
-    let mut reader = Reader { lua, depth: 0, values: 0, failed: None };
+    let mut reader = JsonReader { lua, depth: 0, values: 0, failed: None };
     let mut source = serde_json::Deserializer::from_slice(text);
     let read = reader.deserialize(&mut source).and_then(|value| source.end().map(|()| value));
     match reader.failed {
@@ -201,19 +203,19 @@ pub(crate) fn decode(lua: &Lua, text: &[u8]) -> mlua::Result<Result<Value, Strin
     }
 }
 
-/// Makes values of the VM while a text is read.
-struct Reader<'l> {
+/// Makes values of the VM while a text is parsed.
+struct JsonReader<'l> {
     lua: &'l Lua,
-    /// Arrays and objects that the next value is in.
+    /// The number of arrays and objects around the next value.
     depth: usize,
-    /// How many values there were.
+    /// The number of values so far.
     values: usize,
-    /// What the VM raised.
+    /// The error that the VM raised.
     failed: Option<mlua::Error>,
 }
 
-impl Reader<'_> {
-    /// What the VM made, or the end of the reading.
+impl JsonReader<'_> {
+    /// Returns the value that the VM made, or keeps its error and ends the parsing.
     fn made<T, E: de::Error>(&mut self, made: mlua::Result<T>) -> Result<T, E> {
         made.map_err(|error| {
             self.failed = Some(error);
@@ -221,7 +223,7 @@ impl Reader<'_> {
         })
     }
 
-    /// Within an array or object.
+    /// Parses within an array or object.
     fn within<T, E: de::Error>(&mut self, read: impl FnOnce(&mut Self) -> Result<T, E>) -> Result<T, E> {
         if self.depth == DEPTH_MAX {
             return Err(E::custom(format!("more than {DEPTH_MAX} arrays and objects are within each other")));
@@ -233,7 +235,7 @@ impl Reader<'_> {
     }
 }
 
-impl<'de> DeserializeSeed<'de> for &mut Reader<'_> {
+impl<'de> DeserializeSeed<'de> for &mut JsonReader<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<Value, D::Error> {
@@ -245,7 +247,7 @@ impl<'de> DeserializeSeed<'de> for &mut Reader<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for &mut Reader<'_> {
+impl<'de> Visitor<'de> for &mut JsonReader<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -301,7 +303,7 @@ impl<'de> Visitor<'de> for &mut Reader<'_> {
         self.within(|reader| {
             while let Some(name) = entries.next_key::<Cow<'de, str>>()? {
                 let value = entries.next_value_seed(&mut *reader)?;
-                // A name that comes again counts as it came last.
+                // For a name that occurs twice the last value counts.
                 let value = if value.is_null() { Value::Nil } else { value };
                 reader.made(table.raw_set(&*name, value))?;
             }

@@ -1,12 +1,12 @@
-//! Types of objects written in Luau: one file a type, `objects/quota.luau` is the type `quota`.
+//! Types of objects written in Luau, one file for each type: `objects/quota.luau` is the type `quota`.
 //!
 //! ```text
-//!   source  ──▶ lint ──▶ load ──▶ Scripts: a Host ──▶ threads: a VM a thread ──▶ call: state ──▶ method ──▶ state, reply
-//!   files       mistakes  types                          │                        │
-//!                                                     sandbox, library         watchdog, breaches: limits
+//!   source  ──▶ lint ──▶ load ──▶ Scripts, ──▶ threads: a VM ──▶ call: state ──▶ method ──▶ state, reply
+//!   files       mistakes  types    a Host      for each thread     │
+//!                                              sandbox, library    watchdog, breaches: limits
 //! ```
-//! Nothing of an object is kept in a VM: its state comes as bytes with a call and goes as bytes with its result, so that any
-//! thread may run any call, and a VM can be thrown away after each.
+//! A VM keeps no state of an object: a call brings the state as bytes, and its result returns it as bytes. So
+//! any thread may run any call, and a VM can be dropped after any call.
 
 #![allow(
     clippy::cast_possible_wrap,
@@ -52,7 +52,7 @@ pub use lint::lint;
 pub use offline::{Seen, StartServer, TestReply, TestResult, TestServer, run_tests};
 pub use problem::{Problem, Severity};
 pub use scripts::Scripts;
-pub use source::{FILE_MAX, FILES_MAX, Source, Sources};
+pub use source::{FILE_MAX, FILES_MAX, SourceFile, Sources};
 pub use vm::globals;
 
 /// Code of fuzz targets.

@@ -1,11 +1,11 @@
 //! Functions that scripts call: `cg`, `os`, `math.random` and `print`.
 //!
-//! Each checks its arguments; those that need a call fail outside of one, as while sources are loaded. What a call asks
-//! for beyond its object (`cg.set`, `cg.invalidate`, `cg.load`, `cg.event`, `cg.log`, `print`) is kept in
-//! [`crate::current::CallEffects`] until it has taken effect.
+//! Each function checks its arguments. A function that needs a call fails without one, for example while
+//! sources are loaded. Requests beyond the call's object (`cg.set`, `cg.invalidate`, `cg.load`, `cg.event`,
+//! `cg.log`, `print`) are kept in [`crate::current::CallEffects`] until the call has taken effect.
 //!
 //! # Invariants
-//! * A call asks for at most [`AFTER_MAX`] things, of [`AFTER_BYTES_MAX`] bytes in all.
+//! * A call has at most [`AFTER_MAX`] requests, with [`AFTER_BYTES_MAX`] bytes in all.
 
 pub(crate) mod arguments;
 pub(crate) mod effects;
@@ -15,17 +15,18 @@ use std::fmt;
 
 use mlua::{Function, Lua, Table, Value};
 
-use crate::current::{self, Current};
+use crate::current::{self, CurrentCall};
 use crate::reply::FlaggedText;
 use crate::{clock, json, natives};
 use arguments::{fault, is_whole, number, text};
 
-/// Most things that a call asks for beyond its object.
+/// The most requests of a call beyond its object.
 pub(crate) const AFTER_MAX: usize = 64;
-/// Their keys, values and texts, in bytes.
+/// The most bytes of their keys, values and texts.
 pub(crate) const AFTER_BYTES_MAX: usize = 1 << 20;
 
-/// What `cg.fail` raises: the caller's fault. The error of a call has it as its [`mlua::Error::downcast_ref`].
+/// The error that `cg.fail` raises, which is a mistake of the caller. It is found in a call's error by
+/// [`mlua::Error::downcast_ref`].
 #[derive(Debug)]
 pub(crate) struct Fail(pub(crate) String);
 
@@ -37,7 +38,7 @@ impl fmt::Display for Fail {
 
 impl std::error::Error for Fail {}
 
-/// Puts the functions into a VM, before its sandbox is closed: `cg` of the globals, or a new one.
+/// Adds the functions to a VM before its sandbox is closed: to the global `cg`, or to a new one.
 ///
 /// # Errors
 /// Memory is short.
@@ -56,7 +57,7 @@ pub(crate) fn install(lua: &Lua) -> mlua::Result<()> {
     globals.raw_set("cg", cg)
 }
 
-/// Functions that need no call.
+/// Adds functions that do not need a call.
 fn values(lua: &Lua, cg: &Table) -> mlua::Result<()> {
     cg.raw_set(
         "fail",
@@ -104,20 +105,20 @@ fn values(lua: &Lua, cg: &Table) -> mlua::Result<()> {
             json::decode(lua, &bytes)?.map_err(|text| fault(lua, &format!("cg.json.decode: {text}")))
         })?,
     )?;
-    // There from the start: states that have such arrays are read without it being asked for.
+    // The metatable exists from the start, since states may have such arrays without a use of `cg.json`.
     json::array_metatable(lua)?;
     table.raw_set("null", Value::NULL)?;
     cg.raw_set("json", table)
 }
 
-/// What `act` makes of the thread's call.
+/// Returns the result of `act` for the thread's call.
 ///
 /// # Errors
 /// No call runs, or `act` fails.
 pub(crate) fn call<R>(
     lua: &Lua,
     name: &str,
-    act: impl FnOnce(&mut Current<'_>) -> Result<R, String>,
+    act: impl FnOnce(&mut CurrentCall<'_>) -> Result<R, String>,
 ) -> mlua::Result<R> {
     match current::with(act) {
         Some(Ok(result)) => Ok(result),
@@ -129,11 +130,11 @@ pub(crate) fn call<R>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Setting, error_text, eval, vm};
+    use crate::testing::{TestSetting, error_text, eval, vm};
 
     #[test]
     fn arguments_of_clients() {
-        let (lua, setting) = (vm(), Setting::default());
+        let (lua, setting) = (vm(), TestSetting::default());
         for (source, text) in [
             ("cg.number('1.5', 1)", "1.5"),
             ("cg.number('-2e3', 1), cg.number(7, 1)", "-2000 7"),
@@ -190,7 +191,7 @@ mod tests {
         let lua = vm();
         let hashes = eval(
             &lua,
-            &Setting::default(),
+            &TestSetting::default(),
             "return cg.hash('user:42'), cg.hash(''), cg.hash(42) == cg.hash('42')",
         );
         assert_eq!(hashes, "3882037576257693 113367968405977 true");
@@ -210,7 +211,7 @@ mod tests {
 
     #[test]
     fn json() {
-        let (lua, setting) = (vm(), Setting::default());
+        let (lua, setting) = (vm(), TestSetting::default());
         for (source, text) in [
             ("cg.json.encode({1, 'a', true, {}})", r#"[1,"a",true,{}]"#),
             ("cg.json.encode({b = {c = 2}, a = {1}})", r#"{"a":[1],"b":{"c":2}}"#),
@@ -257,7 +258,7 @@ mod tests {
 
     #[test]
     fn json_has_limits() {
-        let (lua, setting) = (vm(), Setting::default());
+        let (lua, setting) = (vm(), TestSetting::default());
         let nest = |count: usize| {
             format!("local t = {{}}; for i = 2, {count} do t = {{t}} end; return cg.json.encode(t)")
         };

@@ -1,28 +1,29 @@
-//! How much a call may use.
+//! Limits of a call.
 
 use std::fmt;
 use std::time::Duration;
 
-/// How much a call may use.
+/// Limits of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Time on the processor, from the decoding of the state to its encoding. Calls are looked
-    /// for in halves of it, of at least 250 us and at most 50 ms: a call ends between once and one and a half times this.
+    /// The processor time from the decoding of the state to its encoding. The watchdog checks at intervals of
+    /// half of it, of at least 250 us and at most 50 ms. So a call ends after one to one and a half times
+    /// this limit.
     pub time: Duration,
-    /// Memory of a VM besides what it has when its sources are loaded, in bytes.
+    /// The memory of a VM beyond that of its loaded sources, in bytes.
     pub memory_bytes: usize,
-    /// Longest plain state in bytes.
+    /// The longest plain state, in bytes.
     pub state_max: usize,
 }
 
 impl Default for Limits {
-    /// 10 ms, 16 MiB, 64 KiB.
+    /// The defaults: 10 ms, 16 MiB, 64 KiB.
     fn default() -> Self {
         Self { time: Duration::from_millis(10), memory_bytes: 16 << 20, state_max: 64 << 10 }
     }
 }
 
-/// A limit that a call went over: the VM that ran it is thrown away.
+/// A limit that a call exceeded. The VM that ran the call is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Breach {
     Time,
@@ -30,16 +31,16 @@ pub(crate) enum Breach {
 }
 
 impl Breach {
-    /// What the call answers, after its name.
+    /// The text of the call's error, after its name.
     pub(crate) fn text(self, limits: &Limits) -> String {
         match self {
             Self::Time => format!("took longer than {}", Milliseconds(limits.time)),
-            Self::Memory => format!("needed more than {}", Bytes(limits.memory_bytes)),
+            Self::Memory => format!("needed more than {}", ByteCount(limits.memory_bytes)),
         }
     }
 }
 
-/// A time as texts have it: `1.5 ms`.
+/// A time in messages: `1.5 ms`.
 pub(crate) struct Milliseconds(pub(crate) Duration);
 
 impl fmt::Display for Milliseconds {
@@ -48,9 +49,9 @@ impl fmt::Display for Milliseconds {
     }
 }
 
-struct Bytes(usize);
+struct ByteCount(usize);
 
-impl fmt::Display for Bytes {
+impl fmt::Display for ByteCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             bytes if bytes >= 1 << 20 && bytes.is_multiple_of(1 << 20) => write!(f, "{} MiB", bytes >> 20),

@@ -1,21 +1,21 @@
-//! Mistakes that can be seen in a source without running it: what Luau's compiler refuses, and names that it has found.
+//! Mistakes that show in a source without running it: errors of Luau's compiler, and uses of unknown names.
 //!
 //! # Invariants
-//! * An error is a mistake for certain, as it stops a reload; what may be meant is a warning.
+//! * An error is certainly a mistake, since it stops a reload; a possible mistake is a warning.
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
-use crate::bytecode::{Bytecode, Use};
+use crate::bytecode::{Bytecode, NameUse};
 use crate::load;
 use crate::problem::{Problem, Severity};
-use crate::source::{Source, Sources};
+use crate::source::{SourceFile, Sources};
 
-/// Most problems of a file.
+/// The most problems of a file.
 const PROBLEMS_MAX: usize = 50;
 
-/// What is wrong with sources, in the order of files and lines, at most 50 of each file. `globals`: names that a script may
-/// use, members of libraries with a dot: `string`, `string.rep`. Tests may use `cg.test` too.
+/// The problems in sources, in the order of files and lines, at most 50 of each file. `globals`: names that
+/// scripts may use; members of libraries have a dot: `string`, `string.rep`. Tests may also use `cg.test`.
 pub fn lint(sources: &Sources, globals: &[&str]) -> Vec<Problem> {
     let mut problems = Vec::new();
     let all = sources.types.iter().chain(&sources.libraries).map(|source| (source, false));
@@ -29,8 +29,8 @@ pub fn lint(sources: &Sources, globals: &[&str]) -> Vec<Problem> {
     problems
 }
 
-/// A library of types that no other source names.
-fn unused(sources: &Sources, library: &Source) -> Option<Problem> {
+/// A warning about a library that no other source requires.
+fn unused(sources: &Sources, library: &SourceFile) -> Option<Problem> {
     if sources.types.is_empty() || sources.libraries.iter().all(|one| one.path != library.path) {
         return None;
     }
@@ -49,41 +49,41 @@ fn unused(sources: &Sources, library: &Source) -> Option<Problem> {
     })
 }
 
-/// What is wrong with the names of a file: the first problems in the order of lines.
+/// Problems with the names in a file: the first ones in the order of lines.
 fn check(file: &Path, bytecode: &Bytecode, is_test: bool, globals: &[&str]) -> Vec<Problem> {
     let all = || bytecode.functions.iter().flat_map(|function| &function.uses);
     let assigned: BTreeSet<&str> = all()
-        .filter_map(|(_, one)| if let Use::Assigned(name) = one { Some(&**name) } else { None })
+        .filter_map(|(_, one)| if let NameUse::Assigned(name) = one { Some(&**name) } else { None })
         .collect();
     let functions = bytecode.functions.iter().enumerate();
-    let mut uses: Vec<(usize, &Use, usize)> = functions
+    let mut uses: Vec<(usize, &NameUse, usize)> = functions
         .flat_map(|(place, one)| one.uses.iter().map(move |(line, one)| (*line, one, place)))
         .collect();
     uses.sort_by_key(|(line, ..)| *line);
     let mut seen = HashSet::new();
-    // Whose upvalue it is, is a matter of the function.
+    // The same upvalue is reported once for each function.
     uses.retain(|(line, one, place)| {
-        seen.insert((*line, *one, if matches!(one, Use::Upvalue(..)) { *place } else { 0 }))
+        seen.insert((*line, *one, if matches!(one, NameUse::Upvalue(..)) { *place } else { 0 }))
     });
-    let problem = |(line, one, place): (usize, &Use, usize)| {
+    let problem = |(line, one, place): (usize, &NameUse, usize)| {
         let (severity, text) = match one {
-            Use::Read(path) => {
+            NameUse::Read(path) => {
                 let root = path.split('.').next().unwrap_or_default();
                 let text = if globals.contains(&root) {
                     unknown_member(path, is_test, globals)?
                 } else if assigned.contains(root) {
-                    // The assignment is reported.
+                    // The assignment is reported already.
                     return None;
                 } else {
                     unknown_global(root, &bytecode.locals(place), globals)
                 };
                 (Severity::Error, text)
             }
-            Use::Assigned(name) => (
+            NameUse::Assigned(name) => (
                 Severity::Error,
                 format!("{name} is a global, and globals cannot be assigned: write `local {name}`"),
             ),
-            Use::Upvalue(number, name)
+            NameUse::Upvalue(number, name)
                 if !is_test && bytecode.owner(place, *number) == Some(bytecode.main) =>
             {
                 let name = if name.is_empty() { "a local" } else { name };
@@ -93,7 +93,7 @@ fn check(file: &Path, bytecode: &Bytecode, is_test: bool, globals: &[&str]) -> V
                 );
                 (Severity::Warning, text)
             }
-            Use::Upvalue(..) | Use::Return => return None,
+            NameUse::Upvalue(..) | NameUse::Return => return None,
         };
         Some(Problem { file: file.to_owned(), line: Some(line), severity, text })
     };
@@ -112,7 +112,7 @@ fn unknown_global(name: &str, locals: &[&str], globals: &[&str]) -> String {
     format!("unknown global {name}: {hint}")
 }
 
-/// What is wrong with `string.trim`, a member of a library.
+/// The problem with an unknown member of a library, such as `string.trim`.
 fn unknown_member(path: &str, is_test: bool, globals: &[&str]) -> Option<String> {
     let ends = path.match_indices('.').map(|(at, _)| at).skip(1).chain([path.len()]);
     for member in ends.map(|end| &path[..end]) {
@@ -129,8 +129,9 @@ fn unknown_member(path: &str, is_test: bool, globals: &[&str]) -> Option<String>
     None
 }
 
-/// The line where a source defines a field with this name, `ttl` or `read.left`, otherwise of the field that it is in.
-pub(crate) fn line_of_field(source: &Source, field: &str) -> Option<usize> {
+/// The line in which a source defines a field with this name, such as `ttl` or `read.left`, otherwise the
+/// field that contains it.
+pub(crate) fn line_of_field(source: &SourceFile, field: &str) -> Option<usize> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let defines = |line: &str, name: &str| {
         let code = line.split("--").next().unwrap_or_default();
@@ -157,14 +158,14 @@ pub(crate) fn line_of_field(source: &Source, field: &str) -> Option<usize> {
     }
 }
 
-/// The name with the fewest changes: one for a name of three characters, two from five on.
+/// The name with the fewest changes: one for a name of three characters, two for five or more.
 fn nearest<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     let most = (name.len().saturating_sub(1) / 2).min(2);
     let near = names.map(|other| (changes(name, other), other)).filter(|(changes, _)| *changes <= most);
     near.min().map(|(_, other)| other)
 }
 
-/// Characters to change, insert or remove to make one name of another, at most 3.
+/// The number of characters to change, insert or remove to turn one name into the other, at most 3.
 fn changes(one: &str, other: &str) -> usize {
     if one.len().abs_diff(other.len()) > 2 {
         return 3;

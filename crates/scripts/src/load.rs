@@ -1,4 +1,4 @@
-//! Sources to types: compiled, run once in a VM, and what they return read.
+//! Loading of types: sources are compiled, run once in a VM, and their results are read.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,20 +19,20 @@ use crate::limits::{Limits, Milliseconds};
 use crate::lint::{line_of_field, lint};
 use crate::names::Names;
 use crate::problem::{Problem, Severity};
-use crate::scripts::{Definition, MethodState, Scripts};
-use crate::source::{Source, Sources};
+use crate::scripts::{MethodState, Scripts, TypeDefinition};
+use crate::source::{SourceFile, Sources};
 use crate::usage::Usage;
 use crate::vm::{self, Chunk, LoadError, NO_TABLE, Program, Vm, kind};
 
 /// Methods that every object has.
 const RESERVED: [&str; 5] = ["drop", "ttl", "exists", "dump", "size"];
-/// Reserved as well: it is asked of a type.
+/// A reserved name too, which is a method of the type.
 const METHODS: &str = "methods";
-/// Longest name of a type or method in bytes.
+/// The longest name of a type or method, in bytes.
 const NAME_MAX: usize = 16;
-/// A source may take this long, if a call may not: less is not measured well.
+/// A source may run at least this long, since shorter times are not measured well.
 const SOURCE_TIME: Duration = Duration::from_millis(1);
-/// A source is too slow if it is in each of these attempts.
+/// A source is too slow if it is in each of this many attempts.
 const ATTEMPTS: usize = 5;
 /// The time at which `create` is tried: 2026-01-01T00:00:00Z.
 const CREATE_AT_MS: u64 = 1_767_225_600_000;
@@ -41,7 +41,7 @@ impl Scripts {
     /// The types of these sources, and warnings. Each source is compiled and run once; tests are not run.
     ///
     /// # Errors
-    /// What is wrong with the sources, and where.
+    /// The problems in the sources.
     pub fn load(sources: &Sources, limits: &Limits) -> Result<(Arc<Self>, Vec<Problem>), Vec<Problem>> {
         if let [first, ..] = &sources.types[..]
             && sources.types.len() > TYPES_MAX
@@ -55,7 +55,7 @@ impl Scripts {
         if !problems.is_empty() {
             return Err(problems);
         }
-        let mut chunks = |list: &[Source]| -> Vec<Chunk> {
+        let mut chunks = |list: &[SourceFile]| -> Vec<Chunk> {
             list.iter()
                 .filter_map(|source| compile(source).map_err(|problem| problems.push(problem)).ok())
                 .collect()
@@ -96,8 +96,8 @@ impl Scripts {
         if problems.is_empty() { Ok((Arc::new(scripts), warnings)) } else { Err(problems) }
     }
 
-    /// Makes an object as `create` of the source says, and forgets it.
-    fn try_create(&self, place: usize, source: &Source) -> Option<Problem> {
+    /// Makes an object with the arguments of the source's `create`, and drops it; returns the problem.
+    fn try_create(&self, place: usize, source: &SourceFile) -> Option<Problem> {
         let own_settings = &self.types[place].settings;
         let create = own_settings.create.as_ref()?;
         let line = line_in(source, None, "create");
@@ -126,11 +126,12 @@ impl Scripts {
     }
 }
 
-/// Sources that run for longer than a call may: each thread runs them, and again after a call that went over a limit.
+/// Problems of sources that run longer than a call may. Each thread runs the sources, and again after a call
+/// that exceeded a limit.
 fn slow(sources: &Sources, program: &Program, limits: &Limits, vm: &Vm) -> Vec<Problem> {
     let limit = limits.time.max(SOURCE_TIME);
     let mut took: Vec<_> = vm.took.iter().filter(|(_, took)| **took > limit).map(|(k, v)| (k, *v)).collect();
-    // The least of some attempts: what else the machine does may slow down one.
+    // The shortest of several attempts is used, since other work on the machine may slow one down.
     for _ in 1..ATTEMPTS {
         if took.is_empty() {
             break;
@@ -167,26 +168,26 @@ fn digest(sources: &Sources, limits: &Limits) -> u64 {
     rapidhash::v3::rapidhash_v3(&bytes)
 }
 
-pub(crate) fn compile(source: &Source) -> Result<Chunk, Problem> {
+pub(crate) fn compile(source: &SourceFile) -> Result<Chunk, Problem> {
     let bytecode = compiled(source, &compiler::to_run())?;
     Ok(Chunk { name: source.name.clone(), file: file_of(source), bytecode })
 }
 
-/// What the compiler says of a source's functions and names.
-pub(crate) fn describe(source: &Source) -> Result<Bytecode, Problem> {
-    // Constants that have names have registers, too, of which there may be too few for them: without the names they run.
+/// The analysis of a source by the compiler: its functions and names.
+pub(crate) fn describe(source: &SourceFile) -> Result<Bytecode, Problem> {
+    // Named constants have registers, and these may be too few. Without names such a source can still run.
     let described = compiled(source, &compiler::to_describe());
     let bytecode = described.or_else(|_| compiled(source, &compiler::to_run()))?;
     Bytecode::read(&bytecode)
         .ok_or_else(|| error(&source.path, None, "is compiled to bytecode of another version".to_owned()))
 }
 
-fn compiled(source: &Source, compiler: &Compiler) -> Result<Vec<u8>, Problem> {
+fn compiled(source: &SourceFile, compiler: &Compiler) -> Result<Vec<u8>, Problem> {
     compiler::compile(&source.text, compiler).map_err(|(line, text)| error(&source.path, line, text))
 }
 
-/// The file's name in errors: of a library with its folder.
-fn file_of(source: &Source) -> String {
+/// The file's name in errors, which has its folder for a library.
+fn file_of(source: &SourceFile) -> String {
     let end = source.path.extension().map_or_else(|| "luau".into(), |end| end.to_string_lossy());
     format!("{}.{end}", source.name)
 }
@@ -194,7 +195,7 @@ fn file_of(source: &Source) -> String {
 fn problem_of(sources: &Sources, failed: &LoadError) -> Problem {
     let text = call::text_of(&failed.error);
     let all = || sources.types.iter().chain(&sources.libraries);
-    // An error may be raised in a library that the file requires.
+    // The error may be raised in a library that the file requires.
     let at = all().find(|source| text.starts_with(&format!("{}:", file_of(source))));
     let source = at.or_else(|| all().find(|source| file_of(source) == failed.file));
     let file = source.map_or_else(|| failed.file.clone(), file_of);
@@ -205,7 +206,7 @@ fn problem_of(sources: &Sources, failed: &LoadError) -> Problem {
     error(&source.map_or_else(PathBuf::new, |source| source.path.clone()), line, text)
 }
 
-/// `FILE:LINE: TEXT`, if it begins with one of these files.
+/// Splits `FILE:LINE: TEXT`, if it begins with one of these files.
 fn line_of(text: &str, files: &[&str]) -> (Option<usize>, String) {
     let placed = files.iter().find_map(|file| {
         let (line, text) = text.strip_prefix(file)?.strip_prefix(':')?.split_once(':')?;
@@ -221,10 +222,10 @@ fn error(path: &Path, line: Option<usize>, text: String) -> Problem {
     Problem { file: path.to_owned(), line, severity: Severity::Error, text }
 }
 
-/// What a method takes, its object left out.
+/// The parameters of a method, without its object.
 #[derive(Debug, Clone, Default)]
 struct Signature {
-    /// Names, and whether they must be there.
+    /// The names, and whether each is required.
     list: Vec<(String, bool)>,
     variadic: bool,
 }
@@ -246,15 +247,15 @@ impl Signature {
     }
 }
 
-/// Reads what a source has returned.
+/// Reads the result of a source.
 struct TypeReader<'s> {
-    source: &'s Source,
-    /// None: the compiler is another one than is known.
+    source: &'s SourceFile,
+    /// None: the compiler has an unknown version.
     bytecode: Option<Bytecode>,
     problems: Vec<Problem>,
 }
 
-/// A method that was found.
+/// The function of a method, and its properties.
 struct MethodSource {
     function: Function,
     reads: bool,
@@ -262,18 +263,19 @@ struct MethodSource {
 }
 
 impl<'s> TypeReader<'s> {
-    fn new(source: &'s Source) -> Self {
+    fn new(source: &'s SourceFile) -> Self {
         Self { source, bytecode: describe(source).ok(), problems: Vec::new() }
     }
 
-    /// `field`: what it is about, `ttl`, `read.left`, or "" for all that is returned.
+    /// Adds a problem. `field`: the field that it concerns, such as `ttl` or `read.left`, or "" for the whole
+    /// result.
     fn problem(&mut self, field: &str, text: String) {
         let line = line_in(self.source, self.bytecode.as_ref(), field);
         self.problems.push(error(&self.source.path, line, text));
     }
 
-    /// None: there are problems.
-    fn read(&mut self, table: &Table) -> Option<(HostType, Definition)> {
+    /// Reads the type; None: there are problems.
+    fn read(&mut self, table: &Table) -> Option<(HostType, TypeDefinition)> {
         let mut methods: BTreeMap<String, MethodSource> = BTreeMap::new();
         let mut settings = TypeSettings::new(&self.source.name);
         let (mut version, mut create_only, mut create, mut keys) = (1, false, None, None);
@@ -322,8 +324,10 @@ impl<'s> TypeReader<'s> {
         if methods.len() > TYPE_METHODS_MAX {
             self.problem("", format!("has {} methods, more than {TYPE_METHODS_MAX}", methods.len()));
         }
-        let takes: BTreeMap<String, Signature> =
-            methods.iter().map(|(name, found)| (name.clone(), self.takes(name, &found.function))).collect();
+        let takes: BTreeMap<String, Signature> = methods
+            .iter()
+            .map(|(name, found)| (name.clone(), self.signature(name, &found.function)))
+            .collect();
         if let Some(keys) = keys {
             self.keys(&keys, &mut methods, &takes);
         }
@@ -350,7 +354,7 @@ impl<'s> TypeReader<'s> {
             }
         };
         let object_type = defined.object_type();
-        let definition = Definition {
+        let definition = TypeDefinition {
             _defined: defined,
             version,
             create_only,
@@ -362,7 +366,7 @@ impl<'s> TypeReader<'s> {
         Some((HostType { object_type, settings, version, migrates, methods: about.collect() }, definition))
     }
 
-    /// The entries of the table under `field` by their names, which are strings.
+    /// The entries of the table under `field` by their names, which must be strings.
     fn entries(&mut self, field: &str, table: &Table) -> BTreeMap<String, Value> {
         let mut entries = BTreeMap::new();
         for pair in table.pairs::<Value, Value>() {
@@ -408,8 +412,8 @@ impl<'s> TypeReader<'s> {
         methods.insert(name, MethodSource { function, reads, keys: Vec::new() });
     }
 
-    /// What a method takes besides its object.
-    fn takes(&self, name: &str, function: &Function) -> Signature {
+    /// The parameters of a method, without its object.
+    fn signature(&self, name: &str, function: &Function) -> Signature {
         let info = function.info();
         let count = usize::from(info.num_params);
         let is_own = info.short_src.is_some_and(|file| file == file_of(self.source));
@@ -418,13 +422,13 @@ impl<'s> TypeReader<'s> {
             bytecode.parameters(line, info.name.as_deref().unwrap_or_default(), count)
         });
         let mut list = known.unwrap_or_else(|| {
-            // A function that was made elsewhere.
+            // The function was made elsewhere.
             (1..=count).map(|number| (format!("arg{number}"), false)).collect()
         });
         if name != "new" && !list.is_empty() {
             list.remove(0);
         }
-        // Whatever follows a parameter that may be left out may be left out, too.
+        // Each parameter after an optional one is optional too.
         if let Some(first) = list.iter().position(|(_, is_required)| !is_required) {
             for (_, is_required) in &mut list[first..] {
                 *is_required = false;
@@ -433,7 +437,7 @@ impl<'s> TypeReader<'s> {
         Signature { list, variadic: info.is_vararg }
     }
 
-    /// `keys = {union = {1, 2}}`: arguments, from 1, that are keys of objects.
+    /// Reads `keys = {union = {1, 2}}`: the positions, from 1, of arguments that are keys of objects.
     fn keys(
         &mut self,
         keys: &Table,
@@ -471,7 +475,7 @@ impl<'s> TypeReader<'s> {
         }
     }
 
-    /// The arguments of `new` with which an absent object is made.
+    /// Reads the arguments of `new` with which an absent object is made.
     fn create(&mut self, create: &Table, new: Option<&Signature>) -> Option<Vec<Vec<u8>>> {
         let Some(new) = new else {
             self.problem("create", "create: the type has no method new".to_owned());
@@ -527,8 +531,8 @@ impl<'s> TypeReader<'s> {
     }
 }
 
-/// The line of a field, or of what it is in, or where the source ends, which returns it.
-fn line_in(source: &Source, bytecode: Option<&Bytecode>, field: &str) -> Option<usize> {
+/// The line of a field, or of the field that contains it, otherwise the end of the source, which returns it.
+fn line_in(source: &SourceFile, bytecode: Option<&Bytecode>, field: &str) -> Option<usize> {
     line_of_field(source, field).or_else(|| bytecode?.end())
 }
 

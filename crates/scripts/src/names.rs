@@ -1,9 +1,9 @@
-//! The dictionary of a type: names of fields that states have as a byte.
+//! The dictionary of a type: names of fields that are one byte in states.
 //!
-//! A name goes in when a state with it is written first, and stays as long as the process runs, so that all states of
-//! the process can be read, whichever VM and whichever version of the source has written them. Whether a name may go in
-//! depends only on the name and on whether there is room, which never comes back: the bytes of a table are the same
-//! each time.
+//! A name is added when a state with it is first written, and stays while the process runs. So all states of
+//! the process can be read, whichever VM and version of the source wrote them. Whether a name is added
+//! depends only on the name and on the free room, which never increases. So a table has the same bytes each
+//! time.
 //!
 //! # Invariants
 //! * A name has one number, and a number one name, for ever.
@@ -11,11 +11,11 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Most names of a type.
+/// The most names of a type.
 pub(crate) const NAMES_MAX: usize = 128;
-/// Longest name in bytes.
+/// The longest name, in bytes.
 const NAME_MAX: usize = 32;
-/// Places of the table of hashes: a power of two.
+/// The size of the hash table: a power of two.
 const SLOTS: usize = 256;
 const FREE: u8 = u8::MAX;
 
@@ -23,14 +23,14 @@ const FREE: u8 = u8::MAX;
 #[derive(Debug)]
 pub(crate) struct Names {
     texts: [OnceLock<Box<[u8]>>; NAMES_MAX],
-    /// Numbers of names, at the place of the name's hash or behind it.
+    /// Numbers of names, at the position of the name's hash or after it.
     slots: [AtomicU8; SLOTS],
-    /// How many there are; taken to add one.
+    /// The number of names; locked to add one.
     count: Mutex<usize>,
 }
 
 impl Names {
-    /// No names.
+    /// An empty dictionary.
     pub(crate) const fn new() -> Self {
         Self {
             texts: [const { OnceLock::new() }; NAMES_MAX],
@@ -39,7 +39,7 @@ impl Names {
         }
     }
 
-    /// The names of a type, by its number: [`cattlegrid_objects::ObjectType::id`].
+    /// The dictionary of a type, by the type's number: [`cattlegrid_objects::ObjectType::id`].
     pub(crate) fn of(type_id: u16) -> &'static Self {
         static ALL: Mutex<Vec<(u16, &'static Names)>> = Mutex::new(Vec::new());
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
@@ -56,13 +56,14 @@ impl Names {
         self.texts.get(usize::from(number))?.get().map(|name| &**name)
     }
 
-    /// The number of a name, which is added if it is not there. None: it cannot be, or there is no room.
+    /// The number of a name, which is added if it is new. None: the name is not suitable, or there is no
+    /// room.
     pub(crate) fn number(&self, name: &[u8]) -> Option<u8> {
         let hash = rapidhash::v3::rapidhash_v3(name) as usize;
         self.find(name, hash).ok().or_else(|| self.add(name, hash))
     }
 
-    /// The number of a name, or the free place for it.
+    /// The number of a name, or the free position for it.
     fn find(&self, name: &[u8], hash: usize) -> Result<u8, usize> {
         let mut slot = hash % SLOTS;
         loop {
@@ -97,7 +98,7 @@ impl Names {
     }
 }
 
-/// Whether it is such a name as sources have: letters, digits and `_`, not first a digit.
+/// Whether the name has the form of a name in sources: letters, digits and `_`, and no digit first.
 fn can_be(name: &[u8]) -> bool {
     let is_letter = |byte: &u8| byte.is_ascii_alphabetic() || *byte == b'_';
     name.len() <= NAME_MAX

@@ -1,9 +1,10 @@
-//! Native collections as fields of users' objects: `cg.set()`, `cg.map()` and the others, and their methods.
+//! Native collections as fields of users' objects: `cg.set()`, `cg.map()` and so on, and their methods.
 //!
-//! A handle is a light userdata: the call, the object, the field and its kind. Methods are those of shipped types, with values of Luau.
+//! A handle is a light userdata with the call, the object, the field and its kind. The methods are those of
+//! shipped types, with Luau values.
 //!
 //! # Invariants
-//! * A handle is of use only in its call. Fields of other objects are only read.
+//! * A handle is valid only in its call. Fields of other objects can only be read.
 
 #[cfg(test)]
 mod definitions_tests;
@@ -11,32 +12,32 @@ mod lists;
 
 use std::ffi::c_void;
 
-use cattlegrid_objects::{Arguments, FieldCall, FieldKind, Pending, View, World};
+use cattlegrid_objects::{Arguments, FieldCall, FieldKind, PendingChanges, ScriptWorld, StateView};
 use mlua::{LightUserData, Lua, MultiValue, Table, Value};
 
-use crate::current::Current;
+use crate::current::CurrentCall;
 use crate::library::arguments::text;
 use crate::{library, raw_call, state};
 
 /// A collection that is a field of an object, as scripts hold it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Handle {
-    /// 0: the object of the call; then those that it reads.
+pub(crate) struct FieldHandle {
+    /// The object: 0 is that of the call; the next ones are the objects that the call reads.
     pub(crate) object: u8,
-    /// Its number in the object, from 1.
+    /// The number of the field in the object, from 1.
     pub(crate) field: u8,
-    /// What it is.
+    /// The kind of the field.
     pub(crate) kind: u8,
 }
 
-impl Handle {
-    /// As a value of the VM, for the call with this number.
+impl FieldHandle {
+    /// The handle as a value of the VM, for the call with this number.
     pub(crate) fn to_light(self, call_number: u64) -> LightUserData {
         let [object, field, kind] = [self.object, self.field, self.kind].map(u64::from);
         LightUserData((call_number << 24 | object << 16 | field << 8 | kind) as usize as *mut c_void)
     }
 
-    /// None: it is of another call, or no handle.
+    /// The handle of a value; None: it belongs to another call, or is not a handle.
     pub(crate) fn from_light(light: LightUserData, call_number: u64) -> Option<Self> {
         let bits = light.0 as usize as u64;
         let [object, field, kind] = [bits >> 16, bits >> 8, bits].map(|byte| byte as u8);
@@ -44,24 +45,25 @@ impl Handle {
     }
 }
 
-/// What a method returns.
+/// The form of a method's result.
 #[derive(Debug, Clone, Copy)]
-enum Returns {
+enum ReturnKind {
     Nothing,
     /// Whether the reply is this text.
     Is(&'static str),
     /// Whether the reply is a number above 0.
     Positive,
-    /// A number, nil for a miss.
+    /// A number, or nil for a miss.
     Number,
-    /// A string, nil for a miss.
+    /// A string, or nil for a miss.
     Text,
 }
 
-/// The kinds as `cg` names them, and their methods except for lists: the name, that of the shipped type's method, and what it returns.
-type Methods = &'static [(&'static str, &'static str, Returns)];
+/// The methods of a kind, except those that return lists: the name, the name of the shipped type's method,
+/// and the form of the result.
+type Methods = &'static [(&'static str, &'static str, ReturnKind)];
 static KINDS: [(&str, FieldKind, Methods); 7] = {
-    use Returns::{Is, Nothing, Number, Positive, Text};
+    use ReturnKind::{Is, Nothing, Number, Positive, Text};
     [
         (
             "set",
@@ -125,7 +127,7 @@ static KINDS: [(&str, FieldKind, Methods); 7] = {
     ]
 };
 
-/// Puts the constructors into `cg`, and the methods behind all handles of the VM.
+/// Adds the constructors to `cg`, and the methods to all handles of the VM.
 ///
 /// # Errors
 /// Memory is short.
@@ -143,7 +145,7 @@ pub(crate) fn install(lua: &Lua, cg: &Table) -> mlua::Result<()> {
             let full = format!("{name}:{method}");
             let run = lua.create_function(move |lua, (own, arguments): (Value, MultiValue)| {
                 let arguments = texts(lua, &arguments, &full)?;
-                let run = |current: &mut Current<'_>| {
+                let run = |current: &mut CurrentCall<'_>| {
                     let handle = handle(&own, current, kind)?;
                     run(current, handle, kind, shipped, &arguments)
                 };
@@ -176,20 +178,24 @@ fn texts(lua: &Lua, arguments: &MultiValue, name: &str) -> mlua::Result<Vec<Vec<
 
 /// Reads an object of the call.
 fn read(
-    world: &mut dyn World,
+    world: &mut dyn ScriptWorld,
     has_moved: &mut bool,
     object: u8,
-    read: &mut dyn FnMut(View<'_>),
+    read: &mut dyn FnMut(StateView<'_>),
 ) -> Result<(), String> {
     world.read(usize::from(object), read).map_err(|_| {
-        // The script may catch the error: the run ends nevertheless.
+        // The script may catch the error; the run ends nevertheless.
         *has_moved = true;
         raw_call::stop();
         "the object has changed".to_owned()
     })
 }
 
-fn make(current: &mut Current<'_>, kind: FieldKind, arguments: &[Vec<u8>]) -> Result<LightUserData, String> {
+fn make(
+    current: &mut CurrentCall<'_>,
+    kind: FieldKind,
+    arguments: &[Vec<u8>],
+) -> Result<LightUserData, String> {
     let used: Vec<u8> = current
         .call
         .own
@@ -203,14 +209,14 @@ fn make(current: &mut Current<'_>, kind: FieldKind, arguments: &[Vec<u8>]) -> Re
     let arguments = &Arguments::of(arguments.iter().map(Vec::as_slice));
     let (now_ms, random) = (current.call.now_ms, current.call.random);
     fields.begin(&FieldCall { field, kind, method: "new", arguments, now_ms, random })?;
-    Ok(Handle { object: 0, field, kind: kind.number() }.to_light(current.number))
+    Ok(FieldHandle { object: 0, field, kind: kind.number() }.to_light(current.number))
 }
 
-fn handle(value: &Value, current: &Current<'_>, kind: FieldKind) -> Result<Handle, String> {
+fn handle(value: &Value, current: &CurrentCall<'_>, kind: FieldKind) -> Result<FieldHandle, String> {
     let Value::LightUserData(light) = value else {
         return Err("is called with a colon, on a field".to_owned());
     };
-    let own = Handle::from_light(*light, current.number).ok_or("is of another call")?;
+    let own = FieldHandle::from_light(*light, current.number).ok_or("is of another call")?;
     if own.kind != kind.number() {
         return Err("is called on a field of another kind".to_owned());
     }
@@ -219,8 +225,8 @@ fn handle(value: &Value, current: &Current<'_>, kind: FieldKind) -> Result<Handl
 
 /// Runs a method of the shipped type; None: a miss.
 fn run(
-    current: &mut Current<'_>,
-    handle: Handle,
+    current: &mut CurrentCall<'_>,
+    handle: FieldHandle,
     kind: FieldKind,
     method: &str,
     arguments: &[Vec<u8>],
@@ -233,7 +239,7 @@ fn run(
     if handle.object > 0 && call.writes() {
         return Err("the object of another key is only read".to_owned());
     }
-    let (mut none, mut out, mut ran) = (Pending::NONE, Vec::new(), Ok(false));
+    let (mut none, mut out, mut ran) = (PendingChanges::NONE, Vec::new(), Ok(false));
     let pending = if handle.object == 0 { &mut written.fields } else { &mut none };
     read(current.world, &mut written.has_moved, handle.object, &mut |view| {
         ran = pending.call(view, &call, &mut out);
@@ -241,35 +247,35 @@ fn run(
     Ok(ran?.then_some(out))
 }
 
-/// Another random number for each that is asked.
-fn draw(current: &mut Current<'_>) -> u64 {
+/// A random number that differs in each use.
+fn draw(current: &mut CurrentCall<'_>) -> u64 {
     let draws = &mut current.written.draws;
     *draws += 1;
     current.call.random.wrapping_add(draws.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-fn answer(lua: &Lua, returns: Returns, reply: Option<Vec<u8>>) -> mlua::Result<Value> {
+fn answer(lua: &Lua, returns: ReturnKind, reply: Option<Vec<u8>>) -> mlua::Result<Value> {
     let Some(reply) = reply else { return Ok(Value::Nil) };
     let number = || {
         let first = reply.split(|byte| *byte == b' ').next().unwrap_or_default();
         std::str::from_utf8(first).ok().and_then(|text| text.parse::<f64>().ok())
     };
     Ok(match returns {
-        Returns::Nothing => Value::Nil,
-        Returns::Is(text) => Value::Boolean(reply == text.as_bytes()),
-        Returns::Positive => Value::Boolean(number().is_some_and(|number| number > 0.0)),
-        Returns::Number => number().map_or(Value::Nil, Value::Number),
-        Returns::Text => Value::String(lua.create_string(&reply)?),
+        ReturnKind::Nothing => Value::Nil,
+        ReturnKind::Is(text) => Value::Boolean(reply == text.as_bytes()),
+        ReturnKind::Positive => Value::Boolean(number().is_some_and(|number| number > 0.0)),
+        ReturnKind::Number => number().map_or(Value::Nil, Value::Number),
+        ReturnKind::Text => Value::String(lua.create_string(&reply)?),
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{Setting, eval, vm};
+    use crate::testing::{TestSetting, eval, vm};
 
     #[test]
     fn methods_have_values_of_luau() {
-        let (lua, setting) = (vm(), Setting::default());
+        let (lua, setting) = (vm(), TestSetting::default());
         for (source, answers) in [
             ("local s = cg.set(); s:put('b', 'a'); return s:add('c'), s:add('c'), s:count()", "true false 3"),
             ("local s = cg.set(); s:put('b', 'a'); return table.concat(s:getall(), ' ')", "a b"),
@@ -316,7 +322,7 @@ mod tests {
 
     #[test]
     fn many_members_of_a_sketch_and_of_a_list() {
-        let (lua, setting) = (vm(), Setting::default());
+        let (lua, setting) = (vm(), TestSetting::default());
         // The registers outgrow the bytes at 682 of them.
         let source = "local h = cg.hll(); for n = 1, 1500 do h:add('item' .. n) end; \
                       return h:count() > 1450 and h:count() < 1550";
@@ -330,7 +336,7 @@ mod tests {
 
     #[test]
     fn more_arguments_than_a_client_can_give() {
-        let (lua, setting) = (vm(), Setting::default());
+        let (lua, setting) = (vm(), TestSetting::default());
         let names = "local names, pairs = {}, {}; for n = 1, 1500 do \
                      names[n] = 'm' .. n; pairs[2 * n - 1] = 'm' .. n; pairs[2 * n] = n end; ";
         for (source, answers) in [
@@ -361,7 +367,7 @@ mod tests {
 
     #[test]
     fn mistakes() {
-        let (lua, setting) = (vm(), Setting::default());
+        let (lua, setting) = (vm(), TestSetting::default());
         for (source, text) in [
             ("cg.ring(5000)", "cg.ring: has arguments that its type refuses"),
             ("cg.set().put('a')", "set:put: is called with a colon, on a field"),

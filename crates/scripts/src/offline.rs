@@ -25,7 +25,7 @@ use crate::load;
 use crate::problem::{Problem, Severity};
 use crate::raw_call::{self, WatchedVm};
 use crate::scripts::Scripts;
-use crate::source::{Source, Sources};
+use crate::source::{SourceFile, Sources};
 use crate::vm;
 
 pub use server::{Seen, TestReply, TestServer};
@@ -100,7 +100,7 @@ impl TestState {
 
 /// A file of tests.
 struct TestFile<'f> {
-    source: &'f Source,
+    source: &'f SourceFile,
     start: &'f StartServer<'f>,
     /// As it is named in errors.
     name: String,
@@ -112,7 +112,7 @@ struct TestFile<'f> {
 impl<'f> TestFile<'f> {
     fn open(
         scripts: &Scripts,
-        source: &'f Source,
+        source: &'f SourceFile,
         timezone: &str,
         start: &'f StartServer<'f>,
     ) -> Result<Self, Problem> {

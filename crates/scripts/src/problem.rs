@@ -1,32 +1,32 @@
-//! What is wrong with a source, and where.
+//! Problems in sources.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// What is wrong with a source.
+/// A problem in a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// The file.
     pub file: PathBuf,
-    /// The line, from 1; None: the file as a whole.
+    /// The line, from 1; None: the problem concerns the whole file.
     pub line: Option<usize>,
     /// Whether the sources can be used.
     pub severity: Severity,
-    /// What is wrong, and how to mend it.
+    /// The mistake, and its correction.
     pub text: String,
 }
 
 /// Whether sources with a problem can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Severity {
-    /// They can.
+    /// They can be used.
     Warning,
-    /// They cannot.
+    /// They cannot be used.
     Error,
 }
 
 impl fmt::Display for Problem {
-    /// `FILE:LINE: TEXT`.
+    /// The form is `FILE:LINE: TEXT`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:", self.file.display())?;
         if let Some(line) = self.line {

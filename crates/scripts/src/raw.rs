@@ -1,12 +1,13 @@
-//! Tables to bytes and back through the VM's own interface: a few calls of C per value, in one protected call per state.
+//! Conversion of tables to bytes and back through the VM's C interface: a few calls for each value, and one
+//! protected call for each state.
 //!
-//! The protected calls are two functions of the VM ([`Functions`]), which get the address of their job and run it;
-//! `raw/run.rs` has a third, a whole call of a method.
+//! The protected calls are two functions of the VM ([`CodecFunctions`]), which get the address of their job
+//! and run it. `raw/run.rs` has a third one, which is a whole call of a method.
 //!
 //! # Invariants
-//! * Functions that call the VM run within a protected call, which catches what the VM raises, and own nothing that
-//!   must be dropped: an error of the VM ends them where they are.
-//! * Writing changes nothing in the VM and makes nothing in it, so that strings stay where they are meanwhile.
+//! * Functions that call the VM run within a protected call, which catches errors of the VM. They own nothing
+//!   that must be dropped, since an error of the VM ends them at any point.
+//! * Writing changes nothing in the VM and allocates nothing in it, so that strings do not move meanwhile.
 
 #![expect(unsafe_code, reason = "the VM's own interface")]
 
@@ -23,55 +24,59 @@ use rapidhash::RapidHashSet;
 
 use crate::json;
 use crate::names::Names;
-use crate::natives::Handle;
-use crate::raw::keys::Keys;
+use crate::natives::FieldHandle;
+use crate::raw::keys::KeyNumbers;
 use crate::raw_call;
 use crate::state::DEPTH_MAX;
-use crate::state::format::{self, FormatError, Head, Key, Reader, Token, WHOLE_MAX};
+use crate::state::format::{self, FormatError, StateHead, StateReader, StateToken, TableKey, WHOLE_MAX};
 
-/// Slots of the stack that all tables of a state take, and some for what is called.
+/// The slots of the stack for all tables of a state, and some for called functions.
 const STACK: c_int = 4 * (DEPTH_MAX as c_int + 1);
-/// Tables in a set that is kept for the next call.
+/// The most tables in a set that is kept for the next call.
 const TABLES_KEPT: usize = 1024;
-/// Entries between two looks at the time, as a mask.
+/// The number of entries between two checks of the time limit, as a mask.
 const LOOK_MASK: c_int = 1023;
-/// Bytes that most states have.
+/// The usual size of a state, in bytes.
 const BYTES_USUAL: usize = 64;
 
 /// The functions of a VM that run jobs.
 #[derive(Debug)]
-struct Functions {
+struct CodecFunctions {
     decode: Function,
     encode: Function,
 }
 
-/// Calls `run` with the functions of a VM, which are made with its first state.
-fn with_functions<R>(lua: &Lua, run: impl FnOnce(&Functions) -> mlua::Result<R>) -> mlua::Result<R> {
-    if let Some(functions) = lua.app_data_ref::<Functions>() {
+/// Calls `run` with the functions of a VM, which are made for its first state.
+fn with_functions<R>(lua: &Lua, run: impl FnOnce(&CodecFunctions) -> mlua::Result<R>) -> mlua::Result<R> {
+    if let Some(functions) = lua.app_data_ref::<CodecFunctions>() {
         return run(&functions);
     }
-    // SAFETY: both look at their arguments before they take them for jobs, and scripts do not get to see them.
+    // SAFETY: both look at their arguments before they take them for jobs, and scripts do not get to see
+    // them.
     let functions = unsafe {
-        Functions { decode: lua.create_c_function(run_decode)?, encode: lua.create_c_function(run_encode)? }
+        CodecFunctions {
+            decode: lua.create_c_function(run_decode)?,
+            encode: lua.create_c_function(run_encode)?,
+        }
     };
     let result = run(&functions);
     lua.set_app_data(functions);
     result
 }
 
-/// Reads the table of a state, whose head has been read.
+/// Makes the table of a state, whose head was read.
 ///
 /// # Errors
-/// The bytes are no state, or memory is short.
+/// The bytes are not a state, or memory is short.
 pub(crate) fn decode(
     lua: &Lua,
-    reader: Reader<'_>,
-    head: Head<'_>,
+    reader: StateReader<'_>,
+    head: StateHead<'_>,
     names: &Names,
     call_number: u64,
     object: u8,
 ) -> mlua::Result<Table> {
-    let mut decoder = Decoder { state: ptr::null_mut(), reader, head, names, call_number, object };
+    let mut decoder = StateDecoder { state: ptr::null_mut(), reader, head, names, call_number, object };
     let job = LightUserData((&raw mut decoder).cast());
     match with_functions(lua, |functions| functions.decode.call(job))? {
         mlua::Value::Table(table) => Ok(table),
@@ -79,11 +84,11 @@ pub(crate) fn decode(
     }
 }
 
-/// Takes a [`Decoder`]; returns the table, or nothing.
+/// Decodes with a [`StateDecoder`]; returns the table, or nothing.
 unsafe extern "C-unwind" fn run_decode(state: *mut ffi::lua_State) -> c_int {
     // SAFETY: `decode` has given a pointer to its own decoder, and waits.
     unsafe {
-        let job = ffi::lua_tolightuserdata(state, 1).cast::<Decoder<'_>>();
+        let job = ffi::lua_tolightuserdata(state, 1).cast::<StateDecoder<'_>>();
         let Some(decoder) = job.as_mut() else { return 0 };
         decoder.state = state;
         let is_read = ffi::lua_checkstack(state, STACK) != 0 && decoder.state().is_ok();
@@ -91,16 +96,16 @@ unsafe extern "C-unwind" fn run_decode(state: *mut ffi::lua_State) -> c_int {
     }
 }
 
-struct Decoder<'a> {
+struct StateDecoder<'a> {
     state: *mut ffi::lua_State,
-    reader: Reader<'a>,
-    head: Head<'a>,
+    reader: StateReader<'a>,
+    head: StateHead<'a>,
     names: &'a Names,
     call_number: u64,
     object: u8,
 }
 
-impl Decoder<'_> {
+impl StateDecoder<'_> {
     /// Pushes the table of the state.
     unsafe fn state(&mut self) -> Result<(), FormatError> {
         // SAFETY: as this function's: it runs within a protected call, with room on the stack for all tables.
@@ -113,19 +118,19 @@ impl Decoder<'_> {
         let state = self.state;
         match self.reader.value(depth)? {
             // SAFETY: there is room on the stack; the bytes are copied.
-            Token::Boolean(value) => unsafe { ffi::lua_pushboolean(state, c_int::from(value)) },
+            StateToken::Boolean(value) => unsafe { ffi::lua_pushboolean(state, c_int::from(value)) },
             // SAFETY: as above.
-            Token::Number(number) => unsafe { ffi::lua_pushnumber(state, number) },
+            StateToken::Number(number) => unsafe { ffi::lua_pushnumber(state, number) },
             // SAFETY: as above.
-            Token::String(string) => unsafe { push_string(state, string) },
-            Token::Field(field) => {
+            StateToken::String(string) => unsafe { push_string(state, string) },
+            StateToken::Field(field) => {
                 let kind = self.head.kind(field).ok_or(FormatError)?;
-                let handle = Handle { object: self.object, field, kind };
+                let handle = FieldHandle { object: self.object, field, kind };
                 let LightUserData(pointer) = handle.to_light(self.call_number);
                 // SAFETY: as above.
                 unsafe { ffi::lua_pushlightuserdatatagged(state, pointer, 0) }
             }
-            Token::Table { items, entries, array } => {
+            StateToken::Table { items, entries, array } => {
                 let few = |count: usize| c_int::try_from(count).map_err(|_| FormatError);
                 // SAFETY: as above. A table's counts are not more than the bytes of the state.
                 unsafe { ffi::lua_createtable(state, few(items)?, few(entries)?) };
@@ -159,14 +164,14 @@ impl Decoder<'_> {
     /// Pushes the next key.
     unsafe fn key(&mut self) -> Result<(), FormatError> {
         let string = match self.reader.key()? {
-            Key::Number(number) if number.is_nan() => return Err(FormatError),
-            Key::Number(number) => {
+            TableKey::Number(number) if number.is_nan() => return Err(FormatError),
+            TableKey::Number(number) => {
                 // SAFETY: there is room on the stack.
                 unsafe { ffi::lua_pushnumber(self.state, number) };
                 return Ok(());
             }
-            Key::Name(name) => self.names.get(name).ok_or(FormatError)?,
-            Key::String(string) => string,
+            TableKey::Name(name) => self.names.get(name).ok_or(FormatError)?,
+            TableKey::String(string) => string,
         };
         // SAFETY: as above.
         unsafe { push_string(self.state, string) };
@@ -179,21 +184,22 @@ unsafe fn push_string(state: *mut ffi::lua_State, string: &[u8]) {
     unsafe { ffi::lua_pushlstring_(state, string.as_ptr().cast(), string.len()) }
 }
 
-/// What became of a table.
+/// The outcome of writing a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Encoding {
-    /// It is written.
+pub(crate) enum EncodeResult {
+    /// The table is written.
     Whole,
-    /// It holds what no state can.
+    /// The table has a value that states cannot hold.
     Refused,
-    /// The writing was ended.
+    /// The state became too long.
     TooLong,
 }
 
-/// Appends a table as states have it, unless `out` becomes longer than `most`, which it may exceed by one value. `fields`: those that it refers to, added ascending.
+/// Appends a table in the form of states, and ends when `out` is longer than `most`, which it may exceed by
+/// one value. `fields`: gets the fields that the table refers to, ascending.
 ///
 /// # Errors
-/// The VM's, as when its stack is full.
+/// An error of the VM, for example when its stack is full.
 pub(crate) fn encode(
     lua: &Lua,
     table: &Table,
@@ -202,7 +208,7 @@ pub(crate) fn encode(
     fields: &mut Vec<(u8, u8)>,
     most: usize,
     out: &mut Vec<u8>,
-) -> mlua::Result<Encoding> {
+) -> mlua::Result<EncodeResult> {
     thread_local! {
         static SCRATCH: RefCell<Scratch> = RefCell::default();
     }
@@ -211,22 +217,22 @@ pub(crate) fn encode(
         scratch.clear();
         let (state, whole) = (ptr::null_mut(), ptr::null());
         let keys = None;
-        let mut writer = Writer { state, whole, names, keys, call_number, fields, scratch, most, out };
+        let mut writer = StateWriter { state, whole, names, keys, call_number, fields, scratch, most, out };
         let job = LightUserData((&raw mut writer).cast());
         let is_written: bool = with_functions(lua, |functions| functions.encode.call((table, job)))?;
         Ok(match is_written {
-            true => Encoding::Whole,
-            false if writer.is_too_long() => Encoding::TooLong,
-            false => Encoding::Refused,
+            true => EncodeResult::Whole,
+            false if writer.is_too_long() => EncodeResult::TooLong,
+            false => EncodeResult::Refused,
         })
     })
 }
 
-/// Takes a table and a [`Writer`]; returns whether it is written.
+/// Encodes a table with a [`StateWriter`]; returns whether it is written.
 unsafe extern "C-unwind" fn run_encode(state: *mut ffi::lua_State) -> c_int {
     // SAFETY: `encode` has given a table, and a pointer to its own writer, and waits.
     unsafe {
-        let job = ffi::lua_tolightuserdata(state, 2).cast::<Writer<'_>>();
+        let job = ffi::lua_tolightuserdata(state, 2).cast::<StateWriter<'_>>();
         let Some(writer) = job.as_mut() else { return 0 };
         writer.state = state;
         let is_written = ffi::lua_checkstack(state, STACK) != 0 && writer.table(1, 0);
@@ -236,10 +242,10 @@ unsafe extern "C-unwind" fn run_encode(state: *mut ffi::lua_State) -> c_int {
     1
 }
 
-/// Memory that is used again.
+/// Memory that calls reuse.
 #[derive(Debug, Default)]
 struct Scratch {
-    entries: Vec<Entry>,
+    entries: Vec<TableEntry>,
     /// Values of a table before they are put in order.
     values: Vec<u8>,
     tables: RapidHashSet<*const c_void>,
@@ -257,25 +263,25 @@ impl Scratch {
     }
 }
 
-/// An entry of a table: its key, and where its value is among the bytes of the table.
+/// An entry of a table: its key, and the position of its value among the table's bytes.
 #[derive(Debug, Clone, Copy)]
-struct Entry {
-    order: Order,
+struct TableEntry {
+    order: KeyOrder,
     start: u32,
     end: u32,
 }
 
-/// Keys in their order.
+/// A key, with the order of keys.
 #[derive(Debug, Clone, Copy)]
-enum Order {
+enum KeyOrder {
     Item(u64),
     Number(f64),
     Name(u8),
-    /// Of the VM: valid until the table has been written.
+    /// A string of the VM, valid until the table has been written.
     String(&'static [u8]),
 }
 
-impl Order {
+impl KeyOrder {
     fn cmp(&self, other: &Self) -> Ordering {
         let class = |order: &Self| match order {
             Self::Item(_) => 0,
@@ -293,12 +299,12 @@ impl Order {
     }
 }
 
-struct Writer<'a> {
+struct StateWriter<'a> {
     state: *mut ffi::lua_State,
-    /// The state's own table.
+    /// The table of the state itself.
     whole: *const c_void,
     names: &'a Names,
-    keys: Option<&'a Keys>,
+    keys: Option<&'a KeyNumbers>,
     call_number: u64,
     fields: &'a mut Vec<(u8, u8)>,
     scratch: &'a mut Scratch,
@@ -306,15 +312,16 @@ struct Writer<'a> {
     out: &'a mut Vec<u8>,
 }
 
-impl Writer<'_> {
+impl StateWriter<'_> {
     fn is_too_long(&self) -> bool {
         self.out.len() > self.most
     }
 
-    /// Writes the table at this place of the stack, above which is room for those within it.
+    /// Writes the table at this position of the stack, above which there is room for inner tables.
     unsafe fn table(&mut self, table: c_int, depth: usize) -> bool {
         let state = self.state;
-        // SAFETY: there is a table at this place; nothing is pushed unless there is a metatable, which is taken off.
+        // SAFETY: there is a table at this place; nothing is pushed unless there is a metatable, which is
+        // taken off.
         let (address, has_metatable) =
             unsafe { (ffi::lua_topointer(state, table), ffi::lua_getmetatable(state, table) != 0) };
         if has_metatable {
@@ -326,7 +333,7 @@ impl Writer<'_> {
                 return false;
             }
         }
-        // Most states are one table, which needs no set.
+        // Most states are one table, and need no set.
         if depth == 0 {
             self.whole = address;
         } else if depth >= DEPTH_MAX || address == self.whole || !self.scratch.tables.insert(address) {
@@ -334,7 +341,7 @@ impl Writer<'_> {
         }
         let from = self.out.len();
         let first = self.scratch.entries.len();
-        // Items that come in their order stay where they are written.
+        // Items that arrive in their order stay where they are written.
         let (mut items, mut items_end) = (0, from);
         let mut iter = 0;
         loop {
@@ -356,13 +363,13 @@ impl Writer<'_> {
             // SAFETY: key and value are there.
             unsafe { ffi::lua_pop(state, 2) };
             match order {
-                Order::Item(number) if number == items + 1 && self.scratch.entries.len() == first => {
+                KeyOrder::Item(number) if number == items + 1 && self.scratch.entries.len() == first => {
                     items += 1;
                     items_end = self.out.len();
                 }
                 order => {
                     let [start, end] = [start, self.out.len()].map(|at| (at - from) as u32);
-                    self.scratch.entries.push(Entry { order, start, end });
+                    self.scratch.entries.push(TableEntry { order, start, end });
                 }
             }
         }
@@ -374,8 +381,8 @@ impl Writer<'_> {
         true
     }
 
-    /// Writes a table whose values are there: `items` of them in order up to `items_end`, then those of the entries
-    /// from `first` on.
+    /// Orders a table whose values are written: `items` of them in order up to `items_end`, then those of the
+    /// entries from `first` on.
     fn put_in_order(&mut self, from: usize, items_end: usize, mut items: u64, first: usize) {
         let Scratch { entries: all, values, .. } = &mut *self.scratch;
         let entries = &mut all[first..];
@@ -386,18 +393,19 @@ impl Writer<'_> {
         values.extend_from_slice(&self.out[from..]);
         self.out.truncate(from);
         let more = entries.iter().zip(items + 1..);
-        let more =
-            more.take_while(|(entry, item)| matches!(entry.order, Order::Item(own) if own == *item)).count();
+        let more = more
+            .take_while(|(entry, item)| matches!(entry.order, KeyOrder::Item(own) if own == *item))
+            .count();
         items += more as u64;
         format::push_table(self.out, items as usize, entries.len() - more);
         self.out.extend_from_slice(&values[..items_end - from]);
         for (place, entry) in entries.iter().enumerate() {
             if place >= more {
                 match entry.order {
-                    Order::Item(number) => format::push_number_key(self.out, number as f64),
-                    Order::Number(number) => format::push_number_key(self.out, number),
-                    Order::Name(name) => format::push_name(self.out, name),
-                    Order::String(string) => format::push_string(self.out, string),
+                    KeyOrder::Item(number) => format::push_number_key(self.out, number as f64),
+                    KeyOrder::Number(number) => format::push_number_key(self.out, number),
+                    KeyOrder::Name(name) => format::push_name(self.out, name),
+                    KeyOrder::String(string) => format::push_string(self.out, string),
                 }
             }
             self.out.extend_from_slice(&values[entry.start as usize..entry.end as usize]);
@@ -405,8 +413,8 @@ impl Writer<'_> {
         all.truncate(first);
     }
 
-    /// The key below the top; None: it can be none.
-    unsafe fn key(&mut self, depth: usize) -> Option<Order> {
+    /// The key below the top; None: states cannot hold it.
+    unsafe fn key(&mut self, depth: usize) -> Option<KeyOrder> {
         let state = self.state;
         // SAFETY: the key is there.
         match unsafe { ffi::lua_type(state, -2) } {
@@ -414,26 +422,26 @@ impl Writer<'_> {
                 // SAFETY: as above.
                 let known = self.keys.and_then(|keys| keys.number(unsafe { ffi::lua_topointer(state, -2) }));
                 if let Some(name) = known.filter(|_| depth == 0) {
-                    return Some(Order::Name(name));
+                    return Some(KeyOrder::Name(name));
                 }
                 // SAFETY: as above.
                 let string = unsafe { string(state, -2) };
-                // Keys of the tables within it are often values of clients.
+                // Keys of inner tables are often values of clients.
                 let name = if depth == 0 { self.names.number(string) } else { None };
-                Some(name.map_or(Order::String(string), Order::Name))
+                Some(name.map_or(KeyOrder::String(string), KeyOrder::Name))
             }
             ffi::LUA_TNUMBER => {
                 // SAFETY: as above.
                 let number = unsafe { ffi::lua_tonumber(state, -2) };
                 let is_item = (1.0..=WHOLE_MAX).contains(&number) && number.fract() == 0.0;
-                // -0 is the key 0.
-                Some(if is_item { Order::Item(number as u64) } else { Order::Number(number + 0.0) })
+                // The key -0 is the key 0.
+                Some(if is_item { KeyOrder::Item(number as u64) } else { KeyOrder::Number(number + 0.0) })
             }
             _ => None,
         }
     }
 
-    /// Writes the value at the top; false: it cannot be kept.
+    /// Writes the value at the top; false: states cannot hold it.
     unsafe fn value(&mut self, depth: usize) -> bool {
         let state = self.state;
         // SAFETY: the value is there, of the type that the VM says.
@@ -453,8 +461,10 @@ impl Writer<'_> {
     }
 
     fn field(&mut self, light: LightUserData) -> bool {
-        match Handle::from_light(light, self.call_number) {
-            Some(Handle { object: 0, field, kind }) if self.fields.iter().all(|(own, _)| *own != field) => {
+        match FieldHandle::from_light(light, self.call_number) {
+            Some(FieldHandle { object: 0, field, kind })
+                if self.fields.iter().all(|(own, _)| *own != field) =>
+            {
                 self.fields.push((field, kind));
                 format::push_field(self.out, field);
                 true
@@ -464,7 +474,7 @@ impl Writer<'_> {
     }
 }
 
-/// Whether the table at the top is the metatable of arrays of JSON.
+/// Whether the table at the top is the metatable of JSON arrays.
 unsafe fn is_array_metatable(state: *mut ffi::lua_State) -> bool {
     // SAFETY: the caller has room on the stack; what is pushed is taken off.
     unsafe {
@@ -476,7 +486,7 @@ unsafe fn is_array_metatable(state: *mut ffi::lua_State) -> bool {
     }
 }
 
-/// The string at this place, which the VM keeps for as long as it is there or in a table.
+/// The string at this position, which the VM keeps while it is there or in a table.
 unsafe fn string(state: *mut ffi::lua_State, place: c_int) -> &'static [u8] {
     let mut len = 0;
     // SAFETY: a string is there, so nothing is converted; the VM says how long it is.

@@ -1,7 +1,7 @@
-//! What the safe interfaces of the VM and of the allocator do not offer.
+//! Functions that the safe interfaces of the VM and of the allocator do not offer.
 //!
 //! # Invariants
-//! * Functions that Luau may leave by an error hold nothing that would have to be dropped.
+//! * A function that Luau may leave by an error holds nothing that must be dropped.
 
 #![expect(unsafe_code, reason = "the interfaces of Luau and of the allocator")]
 
@@ -15,12 +15,15 @@ use mlua::{Function, Lua, MultiValue, Value, ffi};
 
 use crate::current;
 use crate::limits::Breach;
-use crate::watchdog::Slot;
+use crate::watchdog::VmSlot;
 
-/// The upvalues of a function; a function that is not of Luau has none.
+/// The upvalues of a function; a function of another language has none.
+///
+/// # Errors
+/// Memory is short.
 pub(crate) fn upvalues(lua: &Lua, function: &Function) -> mlua::Result<Vec<Value>> {
-    // SAFETY: the function is the only value on the stack of this protected call, which holds nothing that is dropped; the
-    // stack is made large enough before each push, and the function is taken off at the end.
+    // SAFETY: the function is the only value on the stack of this protected call, which holds nothing that is
+    // dropped; the stack is made large enough before each push, and the function is taken off at the end.
     let values: MultiValue = unsafe {
         lua.exec_raw(function, |state| {
             let mut number = 1;
@@ -35,13 +38,19 @@ pub(crate) fn upvalues(lua: &Lua, function: &Function) -> mlua::Result<Vec<Value
     Ok(values.into_iter().collect())
 }
 
-/// `cg.now_ms()`: when the thread's call began, in milliseconds of the Unix time.
+/// `cg.now_ms()`: the time at which the thread's call began, in Unix milliseconds.
+///
+/// # Errors
+/// Memory is short.
 pub(crate) fn now_ms(lua: &Lua) -> mlua::Result<Function> {
     // SAFETY: the function takes no arguments, and returns what it pushes.
     unsafe { lua.create_c_function(push_now_ms) }
 }
 
-/// `cg.now()`: the same in seconds.
+/// `cg.now()`: the same time in seconds.
+///
+/// # Errors
+/// Memory is short.
 pub(crate) fn now(lua: &Lua) -> mlua::Result<Function> {
     // SAFETY: as above.
     unsafe { lua.create_c_function(push_now) }
@@ -71,10 +80,14 @@ unsafe fn push_time(state: *mut ffi::lua_State, divisor: f64, outside: &CStr) ->
     1
 }
 
-/// Most digits that are read here.
+/// The most digits that are parsed here.
 const DIGITS_MAX: usize = 15;
 
-/// A reader of arguments that reads a few digits, or takes the default, by itself, and leaves the rest to `reader`.
+/// A function that parses an argument of a few digits, or takes the default, and leaves other arguments to
+/// `reader`.
+///
+/// # Errors
+/// Memory is short.
 pub(crate) fn read_digits(lua: &Lua, reader: Function) -> mlua::Result<Function> {
     // SAFETY: the reader is the only value on the stack of this protected call, and becomes the upvalue.
     unsafe {
@@ -85,8 +98,8 @@ pub(crate) fn read_digits(lua: &Lua, reader: Function) -> mlua::Result<Function>
 }
 
 unsafe extern "C-unwind" fn push_digits(state: *mut ffi::lua_State) -> c_int {
-    // SAFETY: the state is that of this function, which has room for a few values; its frame holds nothing to drop. The bytes
-    // are those of a string that is an argument.
+    // SAFETY: the state is that of this function, which has room for a few values; its frame holds nothing to
+    // drop. The bytes are those of a string that is an argument.
     unsafe {
         match ffi::lua_type(state, 1) {
             ffi::LUA_TSTRING => {
@@ -110,7 +123,7 @@ unsafe extern "C-unwind" fn push_digits(state: *mut ffi::lua_State) -> c_int {
     1
 }
 
-/// The number that a text of digits is, unless there are more than [`DIGITS_MAX`], or a zero before others.
+/// The number of a text of digits; None: it has more than [`DIGITS_MAX`], or leading zeros.
 fn digits(text: &[u8]) -> Option<f64> {
     let is_plain = match text {
         [b'0'] => true,
@@ -121,7 +134,7 @@ fn digits(text: &[u8]) -> Option<f64> {
     is_plain.then(|| number(text) as f64)
 }
 
-/// Gives memory that is free to the system: one call of the allocator, where it has one.
+/// Returns free memory to the system with one call of the allocator, if it has such a call.
 pub(crate) fn give_back_memory() {
     // SAFETY: the function takes the allocator's own locks, and moves nothing that is in use.
     #[cfg(target_env = "gnu")]
@@ -134,17 +147,18 @@ pub(crate) fn give_back_memory() {
 #[derive(Debug)]
 pub(crate) struct Interrupt(*mut ffi::lua_Callbacks);
 
-// SAFETY: the pointer is used by `set` only, which stores a field that Luau reads at safepoints and lets any thread set.
+// SAFETY: the pointer is used by `set` only, which stores a field that Luau reads at safepoints and lets any
+// thread set.
 unsafe impl Send for Interrupt {}
 
 impl Interrupt {
-    /// Of this VM.
+    /// The interrupt of this VM.
     ///
     /// # Errors
     /// The VM has no memory.
     ///
     /// # Safety
-    /// The VM must be there as long as [`Interrupt::set`] is called.
+    /// The VM must exist whenever [`Interrupt::set`] is called.
     unsafe fn of(lua: &Lua) -> mlua::Result<Self> {
         let mut callbacks = ptr::null_mut();
         // SAFETY: the state is that of the VM; its callbacks are a part of it.
@@ -152,34 +166,35 @@ impl Interrupt {
         Ok(Self(callbacks))
     }
 
-    /// From now on the VM calls [`interrupted`] at each safepoint.
+    /// Makes the VM call [`interrupted`] at each safepoint from now on.
     pub(crate) fn set(&self) {
-        // SAFETY: the VM is there, which who called `of` has promised. The field is a word that is read and written whole.
+        // SAFETY: the VM is there, which who called `of` has promised. The field is a word that is read and
+        // written whole.
         unsafe { (*self.0).interrupt = Some(interrupted) };
     }
 }
 
-/// A VM as the watchdog sees it, as long as this is there.
+/// A VM that the watchdog watches while this exists.
 #[derive(Debug)]
 pub(crate) struct WatchedVm {
-    slot: Arc<Slot>,
-    /// Keeps the VM for the interrupt.
+    slot: Arc<VmSlot>,
+    /// Keeps the VM alive for the interrupt.
     _lua: Lua,
 }
 
 impl WatchedVm {
-    /// Of this VM, which is this thread's; `limit`: what a call may take of the processor's time.
+    /// Watches this thread's VM; `limit`: the processor time of a call.
     ///
     /// # Errors
     /// The VM has no memory.
     pub(crate) fn new(lua: &Lua, limit: Duration) -> mlua::Result<Self> {
         // SAFETY: the slot is closed, after which it sets nothing, before this clone of the VM is dropped.
         let interrupt = unsafe { Interrupt::of(lua) }?;
-        Ok(Self { slot: Slot::new(interrupt, limit), _lua: lua.clone() })
+        Ok(Self { slot: VmSlot::new(interrupt, limit), _lua: lua.clone() })
     }
 
-    /// Where calls are noted.
-    pub(crate) fn slot(&self) -> &Arc<Slot> {
+    /// The slot in which calls are noted.
+    pub(crate) fn slot(&self) -> &Arc<VmSlot> {
         &self.slot
     }
 }
@@ -192,13 +207,14 @@ impl Drop for WatchedVm {
 
 thread_local! {
     /// The slot of the call that the thread runs.
-    static SLOT: Cell<*const Slot> = const { Cell::new(ptr::null()) };
-    /// That call has caught an error of memory.
+    static SLOT: Cell<*const VmSlot> = const { Cell::new(ptr::null()) };
+    /// Whether that call has caught an error of memory.
     static IS_SHORT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a call: what `run` returns, and the limit that it went over, unless that is the error that it returns.
-pub(crate) fn timed<R>(slot: &Slot, number: u64, run: impl FnOnce() -> R) -> (R, Option<Breach>) {
+/// Runs a call. Returns the result of `run`, and the limit that was exceeded, unless `run` returns that error
+/// itself.
+pub(crate) fn timed<R>(slot: &VmSlot, number: u64, run: impl FnOnce() -> R) -> (R, Option<Breach>) {
     let _before = SetBack(SLOT.replace(slot), IS_SHORT.replace(false));
     slot.begin(number);
     let ran = run();
@@ -207,13 +223,14 @@ pub(crate) fn timed<R>(slot: &Slot, number: u64, run: impl FnOnce() -> R) -> (R,
     (ran, breach)
 }
 
-/// Whether the thread's call is over its limit: loops of the library ask, since no safepoint of Luau is in them.
+/// Whether the thread's call has exceeded its limit. Loops of the library check this, since they have no
+/// safepoints of Luau.
 pub(crate) fn is_over() -> bool {
     // SAFETY: `timed` borrows the slot for as long as the pointer is there.
-    unsafe { SLOT.get().as_ref() }.is_some_and(Slot::is_over)
+    unsafe { SLOT.get().as_ref() }.is_some_and(VmSlot::is_over)
 }
 
-/// Lets the thread's call end at its next safepoint, whatever it catches.
+/// Ends the thread's call at its next safepoint, even if it catches errors.
 pub(crate) fn stop() {
     // SAFETY: `timed` borrows the slot for as long as the pointer is there.
     if let Some(slot) = unsafe { SLOT.get().as_ref() } {
@@ -221,13 +238,13 @@ pub(crate) fn stop() {
     }
 }
 
-/// The same of a call that has caught an error of memory.
+/// Ends the thread's call like [`stop`], after it has caught an error of memory.
 pub(crate) fn stop_short() {
     IS_SHORT.set(true);
     stop();
 }
 
-struct SetBack(*const Slot, bool);
+struct SetBack(*const VmSlot, bool);
 
 impl Drop for SetBack {
     fn drop(&mut self) {
@@ -236,14 +253,15 @@ impl Drop for SetBack {
     }
 }
 
-/// An error, if the running call is over its limit; otherwise an earlier one was.
+/// Raises an error if the running call has exceeded its limit; otherwise the interrupt was for an earlier
+/// call.
 unsafe extern "C-unwind" fn interrupted(state: *mut ffi::lua_State, gc: c_int) {
     let slot = SLOT.get();
     // SAFETY: `timed` borrows the slot for as long as the pointer is there.
-    if unsafe { slot.as_ref() }.is_some_and(Slot::is_over) {
+    if unsafe { slot.as_ref() }.is_some_and(VmSlot::is_over) {
         if gc < 0 {
-            // SAFETY: a safepoint of Luau, at which errors may be raised, with a frame that holds nothing to drop. The stack
-            // may be full: `lua_rawcheckstack` makes room for the text.
+            // SAFETY: a safepoint of Luau, at which errors may be raised, with a frame that holds nothing to
+            // drop. The stack may be full: `lua_rawcheckstack` makes room for the text.
             unsafe {
                 ffi::lua_rawcheckstack(state, 4);
                 ffi::luaL_error(state, c"took too long".as_ptr());

@@ -1,4 +1,4 @@
-//! What a method returns, as a reply.
+//! Conversion of a method's result to a reply.
 //!
 //! ```text
 //!   string                  its bytes              nil, nothing            a miss
@@ -12,17 +12,17 @@ use mlua::{Table, Value};
 
 use crate::{current, json, raw_call};
 
-/// What `cg.value` returns.
+/// The result of `cg.value`.
 #[derive(Debug)]
 pub(crate) struct FlaggedText {
     pub(crate) bytes: Vec<u8>,
     pub(crate) flags: u32,
 }
 
-/// Appends what a method has returned.
+/// Appends the result of a method as a reply.
 ///
 /// # Errors
-/// It has no form as a reply.
+/// The value has no form as a reply.
 pub(crate) fn reply(value: &Value, json_flags: u32, out: &mut Vec<u8>) -> Result<ScriptOutcome, String> {
     let mut flags = 0;
     match value {
@@ -43,6 +43,9 @@ pub(crate) fn reply(value: &Value, json_flags: u32, out: &mut Vec<u8>) -> Result
 }
 
 /// Appends a value that is not a table.
+///
+/// # Errors
+/// The value has no form as a reply.
 fn scalar(value: &Value, out: &mut Vec<u8>) -> Result<(), String> {
     match value {
         Value::Boolean(value) => out.push(b'0' + u8::from(*value)),
@@ -63,7 +66,7 @@ fn scalar(value: &Value, out: &mut Vec<u8>) -> Result<(), String> {
 fn lines(table: &Table, out: &mut Vec<u8>) -> Result<(), String> {
     let (from, items) = (out.len(), table.raw_len());
     let result_max = current::with(|current| current.call.settings.result_max).unwrap_or(json::TEXT_MAX);
-    // In the order of the items, unless the table has others besides, or some are not where the VM keeps items.
+    // Items are taken in order, unless the table has other entries, or items outside of the VM's array.
     let mut next = 0;
     for pair in table.pairs::<Value, Value>() {
         let (key, value) = pair.map_err(|error| error.to_string())?;
@@ -112,12 +115,12 @@ fn no_form(kind: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{self, Setting};
+    use crate::testing::{self, TestSetting};
 
     fn answer(source: &str) -> Result<(ScriptOutcome, String), String> {
         let lua = testing::vm();
         let run = || lua.load(source).eval::<Value>().unwrap();
-        let value = Setting::default().run(&mut testing::Fake::default(), run).0;
+        let value = TestSetting::default().run(&mut testing::FakeWorld::default(), run).0;
         let mut out = Vec::new();
         let outcome = reply(&value, 9, &mut out)?;
         Ok((outcome, String::from_utf8(out).unwrap()))
@@ -178,7 +181,7 @@ mod tests {
         let written = |source: &str| {
             let mut out = b"before".to_vec();
             let run = || reply(&lua.load(source).eval().unwrap(), 0, &mut out);
-            let result = Setting::default().run(&mut testing::Fake::default(), run).0;
+            let result = TestSetting::default().run(&mut testing::FakeWorld::default(), run).0;
             (result, out)
         };
         let many = |last: &str| format!("local t = {{}}; for i = 1, 1000 do t[i] = i end; {last}; return t");

@@ -1,11 +1,11 @@
-//! Types of a directory that was loaded: a [`Host`].
+//! The types of a loaded directory, as a [`Host`].
 //!
 //! # Invariants
-//! * It is not changed after it was loaded; what threads share of it are counts of breaches.
+//! * The types do not change after they are loaded; threads share only the counts of breaches.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cattlegrid_objects::{Host, HostType, HostUsage, ScriptCall, ScriptDone, TypeHandle, World};
+use cattlegrid_objects::{Host, HostType, HostUsage, ScriptCall, ScriptResult, ScriptWorld, TypeHandle};
 
 use crate::breaches::Breaches;
 use crate::call;
@@ -15,51 +15,51 @@ use crate::usage::Usage;
 use crate::vm::Program;
 use crate::watchdog;
 
-/// Types written in Luau: [`Scripts::load`] makes them.
+/// Types written in Luau, made by [`Scripts::load`].
 #[derive(Debug)]
 pub struct Scripts {
-    /// Another one for each of the process.
+    /// The number, unique in the process.
     pub(crate) number: u64,
     pub(crate) program: Program,
     pub(crate) limits: Limits,
     pub(crate) types: Vec<HostType>,
-    /// Of each of `types`.
-    pub(crate) definitions: Vec<Definition>,
+    /// The definition of each of `types`.
+    pub(crate) definitions: Vec<TypeDefinition>,
     pub(crate) digest: u64,
     pub(crate) usage: Usage,
 }
 
-/// What a type is besides what the engine has to know.
+/// The properties of a type that the engine does not need to know.
 #[derive(Debug)]
-pub(crate) struct Definition {
-    /// Keeps the type's numbers.
+pub(crate) struct TypeDefinition {
+    /// Keeps the numbers of the type.
     pub(crate) _defined: TypeHandle,
-    /// The version that its states are written with.
+    /// The version with which states are written.
     pub(crate) version: u16,
-    /// `new` does not replace an object.
+    /// Whether `new` does not replace an object.
     pub(crate) create_only: bool,
-    /// The place of `new` among the methods.
+    /// The position of `new` among the methods.
     pub(crate) new: Option<usize>,
     pub(crate) names: &'static Names,
     pub(crate) methods: Vec<MethodState>,
 }
 
-/// What is counted about a method.
+/// The counts of a method.
 #[derive(Debug, Default)]
 pub(crate) struct MethodState {
     pub(crate) breaches: Breaches,
-    /// The second of the Unix time, from 1, in which an error was logged last.
+    /// The Unix second, from 1, in which an error was last logged.
     pub(crate) logged_s: AtomicU64,
 }
 
 impl Scripts {
-    /// The number of the next one.
+    /// The number for the next types.
     pub(crate) fn next_number() -> u64 {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         NUMBERS.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// How much a call may use.
+    /// The limits of a call.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
@@ -85,7 +85,7 @@ impl Host for Scripts {
         watchdog::rest();
     }
 
-    fn call(&self, call: &ScriptCall<'_>, world: &mut dyn World, out: &mut Vec<u8>) -> ScriptDone {
+    fn call(&self, call: &ScriptCall<'_>, world: &mut dyn ScriptWorld, out: &mut Vec<u8>) -> ScriptResult {
         call::run(self, call, world, out)
     }
 }

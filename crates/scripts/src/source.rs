@@ -1,16 +1,16 @@
-//! The files of a directory of types.
+//! The source files in a directory of types.
 //!
 //! ```text
 //!   quota.luau          the type quota; `.lua` is accepted
 //!   lib/window.luau     require("lib/window"): all files of folders are libraries
 //!   quota.test.luau     tests
 //! ```
-//! Other files, and all whose names begin with a dot, are left alone. Links to files are followed, so that a directory may be
-//! made of links into another, as Kubernetes does; links to folders are not.
+//! Other files, and all whose names begin with a dot, are skipped. Links to files are followed, so that a
+//! directory may consist of links into another one, as in Kubernetes. Links to folders are not followed.
 //!
 //! # Invariants
-//! * What was read is valid UTF-8, and outside of strings and comments ASCII: other blanks and quotes, which texts copied from
-//!   web pages have, are reported with their lines and what to write instead.
+//! * A source is valid UTF-8, and ASCII outside of strings and comments. Other blanks and quotes, which are
+//!   common in texts from web pages, are reported with their lines and the right characters.
 
 mod characters;
 
@@ -20,42 +20,42 @@ use std::path::{Path, PathBuf};
 
 use crate::problem::{Problem, Severity};
 
-/// Most files.
+/// The most files.
 pub const FILES_MAX: usize = 200;
-/// Longest file in bytes.
+/// The longest file, in bytes.
 pub const FILE_MAX: usize = 1 << 20;
-/// Most folders within each other.
+/// The most levels of folders.
 const FOLDERS_MAX: usize = 8;
-/// Longest name of a type in bytes.
+/// The longest name of a type, in bytes.
 const TYPE_NAME_MAX: usize = 16;
 
-/// A file.
+/// A source file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Source {
-    /// Of a type: its name. Of a library: `lib/window`. Of tests: the name before `.test`.
+pub struct SourceFile {
+    /// The name of the type, of the library (`lib/window`), or, for tests, the name before `.test`.
     pub name: String,
-    /// Where it is.
+    /// The path.
     pub path: PathBuf,
-    /// What it says.
+    /// The text.
     pub text: String,
 }
 
-/// All files of a directory, each list in the order of names.
+/// The source files of a directory; each list is in the order of names.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Sources {
     /// Types.
-    pub types: Vec<Source>,
+    pub types: Vec<SourceFile>,
     /// Libraries.
-    pub libraries: Vec<Source>,
+    pub libraries: Vec<SourceFile>,
     /// Tests.
-    pub tests: Vec<Source>,
+    pub tests: Vec<SourceFile>,
 }
 
 impl Sources {
     /// Reads a directory: at most [`FILES_MAX`] files of at most [`FILE_MAX`] bytes.
     ///
     /// # Errors
-    /// What is wrong with the files, all of it.
+    /// All problems with the files.
     pub fn read(dir: &Path) -> Result<Self, Vec<Problem>> {
         let mut reader = DirectoryReader { sources: Self::default(), files: 0, problems: Vec::new() };
         reader.folder(dir, "", 0);
@@ -81,7 +81,7 @@ impl Sources {
         if problems.is_empty() { Ok(sources) } else { Err(problems) }
     }
 
-    /// Another number for other names or texts.
+    /// A number that changes with the names and texts.
     pub fn digest(&self) -> u64 {
         let mut all = Vec::new();
         for (kind, list) in [&self.types, &self.libraries, &self.tests].into_iter().enumerate() {
@@ -104,7 +104,7 @@ struct DirectoryReader {
 }
 
 impl DirectoryReader {
-    /// `prefix`: the folder's place in the directory, `lib/`.
+    /// Reads a folder. `prefix`: its path in the directory, such as `lib/`.
     fn folder(&mut self, folder: &Path, prefix: &str, depth: usize) {
         let entries = fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>);
         let mut entries = match entries {
@@ -176,7 +176,7 @@ impl DirectoryReader {
             (None, true) => &mut self.sources.types,
             (None, false) => &mut self.sources.libraries,
         };
-        list.push(Source { name, path, text });
+        list.push(SourceFile { name, path, text });
     }
 
     fn wrong(&mut self, path: &Path, text: String) {
@@ -205,7 +205,7 @@ fn line_of(text: &[u8], at: usize) -> usize {
 
 fn read(path: &Path) -> Result<Vec<u8>, String> {
     let cannot = |error: std::io::Error| format!("cannot be read: {error}");
-    // Before it is opened: to open a pipe would wait for its writer.
+    // The type of the file is checked before it is opened: opening a pipe would wait for its writer.
     if !fs::metadata(path).map_err(cannot)?.is_file() {
         return Err("is not a regular file".to_owned());
     }

@@ -1,13 +1,13 @@
-//! States of objects: a table of the VM as bytes, and back.
+//! States of objects: conversion between a table of the VM and bytes.
 //!
-//! Bytes are read into a table when a call begins, and the table is written when it ends: `state/format.rs` has the bytes,
-//! `names.rs` the dictionary of fields' names. What no state can hold is an error that names the place: `field 'a.b[3]' is a
-//! function`.
+//! Bytes are decoded to a table when a call begins, and the table is encoded when it ends. `state/format.rs`
+//! has the format, `names.rs` the dictionary of fields' names. A value that states cannot hold is an error
+//! with its place: `field 'a.b[3]' is a function`.
 //!
 //! # Invariants
-//! * Equal tables give equal bytes, in whatever order their entries were set: an object that a call leaves as it was has the
-//!   bytes that it had.
-//! * What is written reads as the same table.
+//! * Equal tables give equal bytes, in whatever order their entries were set: an object that a call leaves
+//!   unchanged keeps its bytes.
+//! * Encoded bytes are decoded to the same table.
 
 mod explain;
 pub(crate) mod format;
@@ -23,35 +23,38 @@ use mlua::{Lua, Table};
 use crate::current;
 use crate::json;
 use crate::names::Names;
-use crate::natives::Handle;
-use crate::raw::{self, Encoding};
-use format::{FormatError, Head, Key, Reader, Token};
+use crate::natives::FieldHandle;
+use crate::raw::{self, EncodeResult};
+use format::{FormatError, StateHead, StateReader, StateToken, TableKey};
 
-/// Most tables within each other, the state's own included.
+/// The most levels of tables, including the state's own.
 pub(crate) const DEPTH_MAX: usize = 16;
 
-/// A state that is longer than it may be by less than this is written, so that the error tells how long it is.
+/// A state that is too long by less than this many bytes is written completely, so that the error has its
+/// length.
 const TOLD_MAX: usize = 1 << 20;
 
 /// The fields that a state refers to.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Fields {
-    /// Number and kind, ascending.
+pub(crate) struct StateFields {
+    /// The number and the kind of each field, ascending.
     pub(crate) list: Vec<(u8, u8)>,
 }
 
-/// The fields that a plain state refers to, without a VM. Empty: none.
-pub(crate) fn fields(plain: &[u8]) -> Fields {
-    let head = Reader::new(plain).map_or_else(|FormatError| Head::default(), |(head, _)| head);
-    Fields { list: head.fields.as_chunks::<2>().0.iter().map(|[number, kind]| (*number, *kind)).collect() }
+/// The fields that a plain state refers to, found without a VM; empty: none.
+pub(crate) fn fields(plain: &[u8]) -> StateFields {
+    let head = StateReader::new(plain).map_or_else(|FormatError| StateHead::default(), |(head, _)| head);
+    StateFields {
+        list: head.fields.as_chunks::<2>().0.iter().map(|[number, kind]| (*number, *kind)).collect(),
+    }
 }
 
 /// The table of a plain state, and the version of the source that wrote it.
 ///
-/// `call_number` and `object` go into the handles of fields.
+/// `call_number` and `object` become part of the handles of fields.
 ///
 /// # Errors
-/// The bytes are no state, or memory is short.
+/// The bytes are not a state, or memory is short.
 pub(crate) fn decode(
     lua: &Lua,
     plain: &[u8],
@@ -59,15 +62,15 @@ pub(crate) fn decode(
     call_number: u64,
     object: u8,
 ) -> mlua::Result<(u16, Table)> {
-    let (head, reader) = Reader::new(plain)?;
+    let (head, reader) = StateReader::new(plain)?;
     Ok((head.version, raw::decode(lua, reader, head, names, call_number, object)?))
 }
 
-/// Appends the state that a table is, with the tokens of `cg.once` of the call; returns the fields that it refers to. The
-/// call must be the thread's.
+/// Appends the state for a table, with the call's tokens of `cg.once`; returns the fields that it refers to.
+/// The call must be the thread's.
 ///
 /// # Errors
-/// What in the table cannot be kept, and where; or the state is longer than `state_max`.
+/// A value in the table that cannot be kept, and its place; or the state is longer than `state_max`.
 pub(crate) fn encode(
     lua: &Lua,
     table: &Table,
@@ -75,107 +78,112 @@ pub(crate) fn encode(
     names: &Names,
     state_max: usize,
     out: &mut Vec<u8>,
-) -> Result<Fields, String> {
+) -> Result<StateFields, String> {
     let from = out.len();
-    let Some((start, call_number)) = Start::new(version, out) else { return Err("no call runs".to_owned()) };
+    let Some((start, call_number)) = OpenState::new(version, out) else {
+        return Err("no call runs".to_owned());
+    };
     let mut list = Vec::new();
     let most = from.saturating_add(most(state_max));
     let encoded = raw::encode(lua, table, names, call_number, &mut list, most, out);
     let encoded = encoded.map_err(|error| error.to_string())?;
-    if encoded == Encoding::Refused {
+    if encoded == EncodeResult::Refused {
         out.truncate(from);
         return Err(explain::explain(table, call_number));
     }
     start.finish(list, state_max, out).map_err(|TooLong { len }| {
         out.truncate(from);
-        let bytes = if encoded == Encoding::TooLong { "more than ".to_owned() } else { String::new() };
+        let bytes = if encoded == EncodeResult::TooLong { "more than ".to_owned() } else { String::new() };
         format!("state too large ({bytes}{len} bytes, state_max is {state_max}): use cg.set/cg.map")
     })
 }
 
-/// How long a state may become before its writing is ended.
+/// The length of a state at which writing is ended, in bytes.
 pub(crate) fn most(state_max: usize) -> usize {
     state_max.saturating_add(TOLD_MAX)
 }
 
-/// A state whose head has been written.
-pub(crate) struct Start {
+/// A state whose head is written.
+pub(crate) struct OpenState {
     from: usize,
     head_end: usize,
 }
 
-/// A state is longer than it may be.
+/// The state is too long.
 pub(crate) struct TooLong {
     len: usize,
 }
 
-impl Start {
-    /// Appends the head of a state, with the tokens of `cg.once` of the thread's call; and the number of that call. None:
-    /// no call runs.
+impl OpenState {
+    /// Appends the head of a state, with the tokens of `cg.once` of the thread's call. Also returns the
+    /// number of that call. None: no call runs.
     pub(crate) fn new(version: u16, out: &mut Vec<u8>) -> Option<(Self, u64)> {
         let from = out.len();
         current::with(|current| {
             let once = current.written.once.as_deref();
             let tokens = once.unwrap_or_else(|| current.call.own.map_or(&[], tokens));
-            Head { version, tokens, fields: &[] }.push(out);
+            StateHead { version, tokens, fields: &[] }.push(out);
             (Self { from, head_end: out.len() }, current.number)
         })
     }
 
-    /// Puts the fields to which the state refers into its head, when its table has been appended.
+    /// Inserts the state's fields into its head, after the table was appended.
     pub(crate) fn finish(
         &self,
         mut list: Vec<(u8, u8)>,
         state_max: usize,
         out: &mut Vec<u8>,
-    ) -> Result<Fields, TooLong> {
+    ) -> Result<StateFields, TooLong> {
         if !list.is_empty() {
             list.sort_unstable();
             let bytes: Vec<u8> = list.iter().flat_map(|(number, kind)| [*number, *kind]).collect();
             let mut part = Vec::new();
-            Head::push_fields(&bytes, &mut part);
+            StateHead::push_fields(&bytes, &mut part);
             out.splice(self.head_end..self.head_end, part);
         }
         let len = out.len() - self.from;
-        if len > state_max { Err(TooLong { len }) } else { Ok(Fields { list }) }
+        if len > state_max { Err(TooLong { len }) } else { Ok(StateFields { list }) }
     }
 }
 
-/// Hashes of the tokens of `cg.once` that a plain state keeps, 8 bytes each, the oldest first.
+/// The hashes of the tokens of `cg.once` in a plain state, 8 bytes each, the oldest first.
 pub(crate) fn tokens(plain: &[u8]) -> &[u8] {
-    Reader::new(plain).map_or(&[], |(head, _)| head.tokens)
+    StateReader::new(plain).map_or(&[], |(head, _)| head.tokens)
 }
 
-/// Appends a plain state as JSON, without a VM. Tables of items only are arrays, all others objects: keys that
-/// are numbers first, as texts, then names ascending; a name that is such a text is in quotes of its own. Numbers that JSON does not have are null. `field` appends a field.
+/// Appends a plain state as JSON, without a VM. Tables that have only items are arrays, all others are
+/// objects. In an object, keys that are numbers come first, as texts, then names in ascending order; a name
+/// that equals such a text is put in quotes. Numbers that JSON cannot express are null. `field` appends a
+/// field.
 ///
-/// Bytes that are no state are written as far as they can be read, and are no JSON then.
+/// Bytes that are not a state are written as far as they can be read, and the output is not valid JSON
+/// then.
 pub(crate) fn to_json(
     plain: &[u8],
     names: &Names,
     out: &mut Vec<u8>,
-    field: &mut dyn FnMut(Handle, &mut Vec<u8>),
+    field: &mut dyn FnMut(FieldHandle, &mut Vec<u8>),
 ) {
-    if let Ok((head, mut reader)) = Reader::new(plain) {
+    if let Ok((head, mut reader)) = StateReader::new(plain) {
         let written = json_value(&mut reader, &head, names, 0, out, field);
         debug_assert_eq!(written, Ok(()), "an object has a state");
     }
 }
 
 fn json_value(
-    reader: &mut Reader<'_>,
-    head: &Head<'_>,
+    reader: &mut StateReader<'_>,
+    head: &StateHead<'_>,
     names: &Names,
     depth: usize,
     out: &mut Vec<u8>,
-    field: &mut dyn FnMut(Handle, &mut Vec<u8>),
+    field: &mut dyn FnMut(FieldHandle, &mut Vec<u8>),
 ) -> Result<(), FormatError> {
     let (items, entries) = match reader.value(depth)? {
-        Token::Boolean(value) => {
+        StateToken::Boolean(value) => {
             json::push_boolean(value, out);
             return Ok(());
         }
-        Token::Number(number) => {
+        StateToken::Number(number) => {
             if number.is_finite() {
                 json::push_number(number, out);
             } else {
@@ -183,20 +191,20 @@ fn json_value(
             }
             return Ok(());
         }
-        Token::String(string) => {
+        StateToken::String(string) => {
             json::push_string(string, out);
             return Ok(());
         }
-        Token::Field(number) => {
+        StateToken::Field(number) => {
             let kind = head.kind(number).ok_or(FormatError)?;
-            field(Handle { object: 0, field: number, kind }, out);
+            field(FieldHandle { object: 0, field: number, kind }, out);
             return Ok(());
         }
-        Token::Table { array: true, .. } => {
+        StateToken::Table { array: true, .. } => {
             out.extend_from_slice(b"[]");
             return Ok(());
         }
-        Token::Table { items, entries, .. } => (items, entries),
+        StateToken::Table { items, entries, .. } => (items, entries),
     };
     if entries == 0 && items > 0 {
         out.push(b'[');
@@ -209,23 +217,23 @@ fn json_value(
         out.push(b']');
         return Ok(());
     }
-    // Names are in the order of the dictionary, which another process may have learnt in another one: put in the order
-    // of texts.
+    // Names are in the order of the dictionary, which may differ in another process. Here they are put in the
+    // order of their texts.
     let (from, mut pieces, mut numbers) = (out.len(), Vec::new(), BTreeSet::new());
     out.push(b'{');
     for item in 1..=items + entries {
         let start = out.len();
         out.push(b',');
-        let key = if item <= items { Key::Number(item as f64) } else { reader.key()? };
-        let is_number = matches!(key, Key::Number(_));
+        let key = if item <= items { TableKey::Number(item as f64) } else { reader.key()? };
+        let is_number = matches!(key, TableKey::Number(_));
         let text = match key {
-            Key::Number(number) => {
+            TableKey::Number(number) => {
                 let mut text = Vec::new();
                 json::push_number(number, &mut text);
                 Cow::Owned(text)
             }
-            Key::Name(name) => Cow::Borrowed(names.get(name).ok_or(FormatError)?),
-            Key::String(string) => Cow::Borrowed(string),
+            TableKey::Name(name) => Cow::Borrowed(names.get(name).ok_or(FormatError)?),
+            TableKey::String(string) => Cow::Borrowed(string),
         };
         if is_number {
             json::push_string(&text, out);
@@ -265,14 +273,14 @@ impl From<FormatError> for mlua::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{self, Setting};
+    use crate::testing::{self, TestSetting};
 
     /// The state that a source returns, or why it is none.
-    fn written(lua: &Lua, names: &Names, source: &str) -> Result<(Vec<u8>, Fields), String> {
+    fn written(lua: &Lua, names: &Names, source: &str) -> Result<(Vec<u8>, StateFields), String> {
         let table: Table = lua.load(source).eval().unwrap();
         let mut out = Vec::new();
         let encode = || encode(lua, &table, 1, names, 65_536, &mut out);
-        let fields = Setting::default().run(&mut testing::Fake::default(), encode).0?;
+        let fields = TestSetting::default().run(&mut testing::FakeWorld::default(), encode).0?;
         Ok((out, fields))
     }
 
@@ -289,7 +297,7 @@ mod tests {
             written(&lua, &names, "return {limit = 10, count = 3, type = 'hour', expiresAt = 1700003601}")
                 .unwrap();
         assert_eq!(bytes.len(), 18, "{bytes:?}");
-        assert_eq!(fields, Fields::default());
+        assert_eq!(fields, StateFields::default());
         let (version, table) = decode(&lua, &bytes, &names, 1, 0).unwrap();
         assert_eq!(version, 1);
         assert_eq!(table.get::<u64>("expiresAt").unwrap(), 1_700_003_601);

@@ -1,23 +1,24 @@
-//! A call for tests of this crate's own functions.
+//! A call for unit tests of this crate.
 
 use std::collections::BTreeMap;
 
 use cattlegrid_objects::{
-    After, Arguments, Moved, ScriptCall, ScriptMethodId, Settings, TypeSettings, View, World, Zone,
+    Arguments, FollowUp, ObjectMoved, ScriptCall, ScriptMethodId, ScriptWorld, Settings, StateView,
+    TypeSettings, Zone,
 };
 use mlua::{Lua, MultiValue};
 
-use crate::current::{self, CallEffects, Current};
+use crate::current::{self, CallEffects, CurrentCall};
 
-/// Plain values, and tags that cannot be: `bad...`.
+/// A world with plain values, in which tags `bad...` are refused.
 #[derive(Debug, Default)]
-pub(crate) struct Fake {
+pub(crate) struct FakeWorld {
     pub(crate) plain: BTreeMap<Vec<u8>, (Vec<u8>, u32)>,
 }
 
-impl World for Fake {
-    fn read(&mut self, _object: usize, read: &mut dyn FnMut(View<'_>)) -> Result<(), Moved> {
-        read(View::Absent);
+impl ScriptWorld for FakeWorld {
+    fn read(&mut self, _object: usize, read: &mut dyn FnMut(StateView<'_>)) -> Result<(), ObjectMoved> {
+        read(StateView::Absent);
         Ok(())
     }
 
@@ -27,17 +28,17 @@ impl World for Fake {
         Some(*flags)
     }
 
-    fn check(&self, after: &After) -> Result<(), String> {
+    fn check(&self, after: &FollowUp) -> Result<(), String> {
         match after {
-            After::Invalidate(tag) if tag.starts_with(b"bad") => Err("no tag".to_owned()),
+            FollowUp::Invalidate(tag) if tag.starts_with(b"bad") => Err("no tag".to_owned()),
             _ => Ok(()),
         }
     }
 }
 
-/// What a call is given.
+/// The circumstances of a call.
 #[derive(Debug)]
-pub(crate) struct Setting {
+pub(crate) struct TestSetting {
     pub(crate) now_ms: u64,
     pub(crate) random: u64,
     pub(crate) zone: Zone,
@@ -45,15 +46,15 @@ pub(crate) struct Setting {
     pub(crate) expires_ms: Option<u64>,
 }
 
-impl Default for Setting {
+impl Default for TestSetting {
     fn default() -> Self {
         Self { now_ms: 1_700_000_000_500, random: 7, zone: Zone::UTC, own: None, expires_ms: None }
     }
 }
 
-impl Setting {
-    /// Runs `run` as a call, the first of its thread; what it has written.
-    pub(crate) fn run<R>(&self, world: &mut Fake, run: impl FnOnce() -> R) -> (R, CallEffects) {
+impl TestSetting {
+    /// Runs `run` as a call, the first of its thread; returns its result and the call's effects.
+    pub(crate) fn run<R>(&self, world: &mut FakeWorld, run: impl FnOnce() -> R) -> (R, CallEffects) {
         let settings = Settings::default();
         let own_settings = TypeSettings::new("test");
         let call = ScriptCall {
@@ -71,7 +72,7 @@ impl Setting {
             own_settings: &own_settings,
             zone: &self.zone,
         };
-        let mut current = Current { call: &call, world, number: 1, written: CallEffects::default() };
+        let mut current = CurrentCall { call: &call, world, number: 1, written: CallEffects::default() };
         let result = current::enter(&mut current, run);
         (result, current.written)
     }
@@ -84,10 +85,10 @@ pub(crate) fn vm() -> Lua {
     lua
 }
 
-/// The results of a source in a call, as texts with blanks between them; or its error's first line.
-pub(crate) fn eval(lua: &Lua, setting: &Setting, source: &str) -> String {
+/// The results of a source in a call, as texts separated by blanks, or the first line of its error.
+pub(crate) fn eval(lua: &Lua, setting: &TestSetting, source: &str) -> String {
     let run = || lua.load(source).set_name("=test.luau").eval::<MultiValue>();
-    match setting.run(&mut Fake::default(), run).0 {
+    match setting.run(&mut FakeWorld::default(), run).0 {
         Ok(values) => {
             let texts: Vec<String> = values.iter().map(|value| value.to_string().expect("a text")).collect();
             texts.join(" ")

@@ -1,11 +1,11 @@
-//! Texts of values and errors, without addresses of memory: in `tostring` and `string.format` the text of a table, function, thread, buffer or userdata
-//! that has no `__tostring` is the name of its type.
+//! Texts of values and errors without memory addresses. In `tostring` and `string.format`, the text of a
+//! table, function, thread, buffer or userdata without `__tostring` is the name of its type.
 //!
-//! Luau writes the address behind the name. It would show clients where the process has its memory, and be another one on
-//! each thread. Interpolated strings are texts of `string.format`.
+//! Luau writes an address after the name. It would show clients the memory layout of the process, and would
+//! differ between threads. Interpolated strings use `string.format`.
 //!
 //! # Invariants
-//! * A function runs the original in its own frame, so that errors name the line of the script.
+//! * A function runs the original in its own frame, so that errors have the line of the script.
 
 #![expect(unsafe_code, reason = "functions that Luau calls")]
 
@@ -16,10 +16,13 @@ use mlua::{Lua, Table, Value, ffi};
 
 use crate::bounds::{original, replace};
 
-/// Types whose texts Luau ends with an address.
+/// Types whose texts end with an address in Luau.
 const KINDS: [&str; 5] = ["table", "function", "thread", "buffer", "userdata"];
 
-/// Puts the functions in the place of the others.
+/// Replaces `tostring` and `string.format`.
+///
+/// # Errors
+/// Memory is short.
 pub(crate) fn install(lua: &Lua) -> mlua::Result<()> {
     let globals = lua.globals();
     replace(lua, &globals, c"tostring", text, Value::Nil)?;
@@ -27,13 +30,13 @@ pub(crate) fn install(lua: &Lua) -> mlua::Result<()> {
     replace(lua, &string, c"format", format, Value::Nil)
 }
 
-/// The text of an error that is not a string: the name of its type. Other texts stay as they are.
+/// The text of an error without an address: an error that is not a string becomes the name of its type.
 pub(crate) fn without_address(text: &str) -> &str {
     let parts =
         text.split_once(": 0x").or_else(|| text.strip_prefix('<')?.strip_suffix('>')?.split_once(" 0x"));
     match parts {
         Some((kind, address)) if address.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
-            // Of `cg.value` the name of its Rust type.
+            // For `cg.value`, it is the name of the Rust type.
             let kind = if matches!(kind, "FlaggedText" | "lightuserdata") { "userdata" } else { kind };
             KINDS.into_iter().find(|own| *own == kind).unwrap_or(text)
         }
@@ -41,12 +44,13 @@ pub(crate) fn without_address(text: &str) -> &str {
     }
 }
 
-/// The text of an error with the line of the script, which some functions of Luau's libraries leave out. `stack` is the
-/// traceback, from the handler of errors on: `[C]: in ?`, `[C]: in function 'rawset'`, `quota.luau:14: in function 'add'`.
+/// The text of an error with the line of the script, which some functions of Luau's libraries leave out.
+/// `stack`: the traceback from the error handler on: `[C]: in ?`, `[C]: in function 'rawset'`,
+/// `quota.luau:14: in function 'add'`.
 pub(crate) fn with_place(text: &str, stack: &str) -> String {
     let mut frames = stack.lines().map(str::trim_start);
     let library = frames.nth(1).and_then(|frame| frame.strip_prefix("[C]: in function '"));
-    // The place of `error` is what the script has asked for.
+    // The script chooses the place of `error` itself.
     let at = library.filter(|name| *name != "error'").and_then(|_| place(frames.next()?));
     match at {
         Some(at) if place(text).is_none() => format!("{at}: {text}"),
@@ -54,7 +58,7 @@ pub(crate) fn with_place(text: &str, stack: &str) -> String {
     }
 }
 
-/// `FILE:LINE`, with which a text begins, before a colon.
+/// The `FILE:LINE` before the first colon of a text.
 pub(crate) fn place(text: &str) -> Option<&str> {
     let (place, _) = text.split_once(": ").unwrap_or((text, ""));
     let (file, line) = place.rsplit_once(':')?;
@@ -62,7 +66,7 @@ pub(crate) fn place(text: &str) -> Option<&str> {
     is_place.then_some(place)
 }
 
-/// A text without the places with which it begins.
+/// A text without leading places.
 pub(crate) fn without_places(mut text: &str) -> &str {
     while let Some(at) = place(text) {
         text = text[at.len()..].strip_prefix(": ").unwrap_or_default();
@@ -70,7 +74,7 @@ pub(crate) fn without_places(mut text: &str) -> &str {
     text
 }
 
-/// Puts the name of its type in the place of an argument that Luau would write with an address.
+/// Replaces an argument that Luau would write with an address by the name of its type.
 ///
 /// # Safety
 /// `state` is that of a running function, which has this argument, and a free slot.
@@ -124,7 +128,7 @@ unsafe extern "C-unwind" fn format(state: *mut ffi::lua_State) -> c_int {
                     continue;
                 }
                 argument += 1;
-                // The other letters take no values of these types.
+                // The other letters do not take values of these types.
                 if argument <= most && *letter == b'*' {
                     name(state, argument);
                 }

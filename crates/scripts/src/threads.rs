@@ -1,5 +1,5 @@
-//! The VMs of a thread: one for each of the last two [`crate::Scripts`] that it has run, so that calls of an older set run
-//! while a newer one is in force.
+//! The VMs of a thread: one for each of the last two [`crate::Scripts`] that it has run, so that calls of an
+//! older set can run while a newer one is in force.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -9,17 +9,17 @@ use arrayvec::ArrayVec;
 use crate::call::BoundVm;
 use crate::raw_call;
 
-/// Most VMs of a thread.
+/// The most VMs of a thread.
 const KEPT: usize = 2;
 
 thread_local! {
-    /// With the numbers of their `Scripts`, the one used last first.
+    /// The VMs with the numbers of their `Scripts`; the last used one is first.
     static VMS: RefCell<ArrayVec<(u64, Rc<BoundVm>), KEPT>> = const { RefCell::new(ArrayVec::new_const()) };
-    /// One was dropped that may have had much memory.
+    /// Whether a VM was dropped that may have had much memory.
     static HAS_DROPPED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The thread's VM for the `Scripts` with this number; `open` makes it.
+/// The thread's VM for the `Scripts` with this number, made by `open` if there is none.
 pub(crate) fn vm<E>(number: u64, open: impl FnOnce() -> Result<BoundVm, E>) -> Result<Rc<BoundVm>, E> {
     let found = VMS.with_borrow_mut(|vms| {
         let place = vms.iter().position(|(own, _)| *own == number)?;
@@ -44,8 +44,9 @@ pub(crate) fn vm<E>(number: u64, open: impl FnOnce() -> Result<BoundVm, E>) -> R
     Ok(made)
 }
 
-/// Drops the thread's VM for the `Scripts` with this number, when nobody runs it any more. The next one that is opened gives
-/// its memory back first, which the allocator keeps otherwise, since other values lie between.
+/// Drops the thread's VM for the `Scripts` with this number when it does not run any more. The next VM that
+/// is opened first returns the memory to the system, which the allocator keeps otherwise, since other values
+/// lie in between.
 pub(crate) fn forget(number: u64) {
     let old = VMS.with_borrow_mut(|vms| {
         let place = vms.iter().position(|(own, _)| *own == number)?;

@@ -1,14 +1,15 @@
-//! The VMs of a [`crate::Scripts`] and their memory, for statistics: a number for each VM, which its thread writes.
+//! The VMs of a [`crate::Scripts`] and their memory, for statistics: a number for each VM, which its thread
+//! writes.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Bytes of each VM that there is.
+/// The bytes of each VM that exists.
 #[derive(Debug, Default)]
 pub(crate) struct Usage(Mutex<Vec<Weak<AtomicU64>>>);
 
 impl Usage {
-    /// A new VM's bytes; it counts until this is dropped.
+    /// The bytes of a new VM, which counts until the result is dropped.
     pub(crate) fn begin(&self, bytes: usize) -> Arc<AtomicU64> {
         let own = Arc::new(AtomicU64::new(bytes as u64));
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -17,7 +18,7 @@ impl Usage {
         own
     }
 
-    /// How many VMs there are, and their bytes.
+    /// The number of VMs, and their bytes.
     pub(crate) fn sum(&self) -> (u64, u64) {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let each = all.iter().filter_map(Weak::upgrade);

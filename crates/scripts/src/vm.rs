@@ -1,12 +1,12 @@
-//! A VM: the sandbox, the library, and the sources, run once.
+//! A VM with the sandbox, the library, and the sources, which run once.
 //!
-//! A script reaches the names of `vm/globals.txt` and nothing else: what Luau has besides is taken out before the first
-//! source runs. Libraries and globals are read-only from the start; tables that a source makes are when all sources have
-//! run, so that nothing survives a call but its object.
+//! A script can use only the names in `vm/globals.txt`: Luau's other names are removed before the first
+//! source runs. Libraries and globals are read-only from the start. Tables that a source makes become
+//! read-only when all sources have run, so that only the object survives a call.
 //!
 //! # Invariants
-//! * What a script can reach from one call in the next is read-only, except for a local of a source that a function
-//!   assigns, which lint reports.
+//! * Everything that a script can reach in more than one call is read-only, except for a local of a source
+//!   that a function assigns, which lint reports.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashSet};
@@ -25,62 +25,62 @@ use crate::library;
 use crate::limits::{Breach, Limits};
 use crate::raw_call::{self, WatchedVm};
 use crate::texts;
-use crate::watchdog::Slot;
+use crate::watchdog::VmSlot;
 
-/// Names that a script can reach, members of libraries with a dot: sorted.
+/// The sorted names that a script can use; members of libraries have a dot.
 static GLOBALS: &str = include_str!("vm/globals.txt");
 
-/// Names that a script can reach, members of libraries with a dot: `string`, `string.rep`.
+/// The names that a script can use; members of libraries have a dot: `string`, `string.rep`.
 pub fn globals() -> Vec<&'static str> {
     GLOBALS.lines().collect()
 }
 
-/// A source as it is run.
+/// A compiled source.
 #[derive(Debug)]
 pub(crate) struct Chunk {
-    /// As [`crate::Source::name`].
+    /// The name, as in [`crate::SourceFile::name`].
     pub(crate) name: String,
-    /// Its file's name, in errors: `quota.luau`.
+    /// The file's name in errors: `quota.luau`.
     pub(crate) file: String,
     pub(crate) bytecode: Vec<u8>,
 }
 
-/// All sources as they are run.
+/// All compiled sources.
 #[derive(Debug, Default)]
 pub(crate) struct Program {
     pub(crate) types: Vec<Chunk>,
     pub(crate) libraries: Vec<Chunk>,
 }
 
-/// Longest time that all sources take to run, unless a call may take longer.
+/// The longest time for running all sources, unless a call may take longer.
 const LOAD_TIME: Duration = Duration::from_secs(1);
 
-/// A VM. It stays with its thread.
+/// A VM, which stays with its thread.
 #[derive(Debug)]
 pub(crate) struct Vm {
     pub(crate) lua: Lua,
-    /// What the watchdog sees of it.
+    /// The registration with the watchdog.
     watched: WatchedVm,
-    /// What the sources of types have returned, in their order.
+    /// The results of the types' sources, in their order.
     pub(crate) returned: Vec<Table>,
-    /// The processor's time that each source has run for, by its name.
+    /// The processor time for which each source ran, by its name.
     pub(crate) took: BTreeMap<String, Duration>,
-    /// Memory that it has without calls.
+    /// The memory of the VM between calls, in bytes.
     settled_bytes: usize,
     memory_bytes: usize,
 }
 
-/// A source that could not be run.
+/// The error of a source that could not be run.
 #[derive(Debug)]
 pub(crate) struct LoadError {
-    /// The file that was run.
+    /// The name of the file.
     pub(crate) file: String,
     pub(crate) error: mlua::Error,
 }
 
 impl Vm {
-    /// Where calls are noted.
-    pub(crate) fn slot(&self) -> &Slot {
+    /// The slot in which calls are noted.
+    pub(crate) fn slot(&self) -> &VmSlot {
         self.watched.slot()
     }
 
@@ -145,9 +145,9 @@ impl Vm {
         Ok(returned)
     }
 
-    /// Frees what a call has left, if that is a quarter of the limit. The VM's bytes; None: locals of sources keep so much
-    /// that the VM must go.
-    pub(crate) fn tidy(&self) -> Option<usize> {
+    /// Frees the memory that a call has left, if it is at least a quarter of the limit. Returns the VM's
+    /// bytes; None: locals of sources keep so much that the VM must be dropped.
+    pub(crate) fn collect_garbage(&self) -> Option<usize> {
         let most = self.settled_bytes.saturating_add(self.memory_bytes / 4);
         if self.lua.used_memory() > most {
             self.lua.gc_collect().ok()?;
@@ -156,7 +156,7 @@ impl Vm {
     }
 }
 
-/// The end of the error of a source that returns no table.
+/// The end of the error of a source that does not return a table.
 pub(crate) const NO_TABLE: &str = "instead of a table of methods";
 
 /// The name of a value's type with its article.
@@ -172,15 +172,15 @@ pub(crate) fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// What sources have taken.
+/// The processor times of sources.
 #[derive(Debug, Default)]
 struct LoadTimes {
-    /// Of each source without those that it requires.
+    /// The time of each source, without those that it requires.
     of: RefCell<BTreeMap<String, Duration>>,
     all: Cell<Duration>,
 }
 
-/// Runs a source, and measures it.
+/// Runs a source, and measures its time.
 fn measured<R>(lua: &Lua, name: &str, run: impl FnOnce() -> R) -> R {
     let all = || lua.app_data_ref::<LoadTimes>().map_or(Duration::ZERO, |took| took.all.get());
     let (before, others_before) = (used(), all());
@@ -194,7 +194,7 @@ fn measured<R>(lua: &Lua, name: &str, run: impl FnOnce() -> R) -> R {
     ran
 }
 
-/// The processor's time of this thread.
+/// The processor time of this thread.
 fn used() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
@@ -204,7 +204,7 @@ fn run(lua: &Lua, chunk: &Chunk) -> mlua::Result<Value> {
     lua.load(&chunk.bytecode[..]).set_name(name).set_mode(ChunkMode::Binary).call(())
 }
 
-/// A VM with the names of [`globals`], closed.
+/// A closed VM with the names of [`globals`].
 pub(crate) fn sandbox(program: &Program, memory_bytes: usize) -> mlua::Result<Lua> {
     let libraries = StdLib::COROUTINE
         | StdLib::TABLE
@@ -213,7 +213,7 @@ pub(crate) fn sandbox(program: &Program, memory_bytes: usize) -> mlua::Result<Lu
         | StdLib::BIT
         | StdLib::MATH
         | StdLib::BUFFER;
-    // `pcall` does not catch a panic of the library.
+    // `pcall` must not catch a panic of the library.
     let lua = Lua::new_with(libraries, LuaOptions::new().catch_rust_panics(false))?;
     library::install(&lua)?;
     bounds::install(&lua, memory_bytes)?;
@@ -234,7 +234,7 @@ pub(crate) fn sandbox(program: &Program, memory_bytes: usize) -> mlua::Result<Lu
     Ok(lua)
 }
 
-/// Takes out of the globals and of their libraries what is not in the list.
+/// Removes names from the globals and their libraries that are not in the list.
 fn keep_only(globals: &Table, list: &[&str]) -> mlua::Result<()> {
     for pair in globals.pairs::<String, Value>() {
         let (name, value) = pair?;
@@ -263,7 +263,7 @@ fn freeze_library(value: &Value) -> mlua::Result<()> {
 
 /// `require("lib/window")`: runs a library once.
 fn require(lua: &Lua, program: &Program) -> mlua::Result<Function> {
-    /// What a library has returned; None: it runs.
+    /// The results of libraries; None: the library is running.
     type LibraryValues = Rc<RefCell<BTreeMap<String, Option<Value>>>>;
     let loaders: mlua::Result<BTreeMap<String, Function>> = program
         .libraries
@@ -306,14 +306,14 @@ fn require(lua: &Lua, program: &Program) -> mlua::Result<Function> {
     })
 }
 
-/// Makes read-only what sources have made.
+/// Makes tables of sources read-only.
 struct Freezer<'l> {
     lua: &'l Lua,
     seen: HashSet<*const c_void>,
 }
 
 impl Freezer<'_> {
-    /// Everything that can be reached from this value.
+    /// Freezes everything that can be reached from this value.
     fn freeze(&mut self, value: &Value) -> mlua::Result<()> {
         let mut next = vec![value.clone()];
         while let Some(value) = next.pop() {

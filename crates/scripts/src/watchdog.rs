@@ -1,19 +1,21 @@
-//! The limit of time of calls: a thread that looks at all calls of the process, and sets the interrupt of the VM whose call is
-//! over it.
+//! The time limit of calls: a thread that checks all calls of the process, and sets the interrupt of a VM
+//! whose call has exceeded the limit.
 //!
 //! ```text
 //!   call:      running = 7 ... method ... running = 0          no system call, unless the watchdog sleeps
-//!   watchdog:  every half of the shortest limit, and when a call that it saw may be over its own: if the call that it saw
-//!              first a while ago still runs, over = 7, and the VM's interrupt is set
+//!   watchdog:  at each half of the shortest limit, and when a call that it has seen may exceed its own:
+//!              if such a call still runs after its limit, over = 7, and the VM's interrupt is set
 //!   interrupt: over is the running call: an error, at each safepoint until the call has ended
 //! ```
-//! What counts is the time on the processor of the thread that runs the call: on a busy machine a call that waits for its
-//! turn does not go over its limit. The watchdog reads that clock, from when it has first seen the call. After a second
-//! without calls it sleeps. [`rest`] ends it, for a process that is about to fork; the next call starts it again.
+//! The limit is on the processor time of the thread that runs the call: on a busy machine, a call that waits
+//! for the processor does not exceed it. The watchdog reads the thread's clock, from when it first saw the
+//! call. After a second without calls it sleeps. [`rest`] ends it, for a process that is about to fork; the
+//! next call starts it again.
 //!
 //! # Invariants
-//! * An interrupt ends only the call that was found over its limit.
-//! * The watchdog touches a VM only under its slot's lock, which the VM's owner takes before the VM goes.
+//! * An interrupt ends only the call that was found to exceed its limit.
+//! * The watchdog accesses a VM only under its slot's lock, which the VM's owner takes before the VM is
+//!   dropped.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -25,26 +27,26 @@ use nix::unistd::gettid;
 
 use crate::raw_call::Interrupt;
 
-/// Shortest and longest time between two looks.
+/// The shortest and the longest time between two checks.
 const TICK: (Duration, Duration) = (Duration::from_micros(250), Duration::from_millis(50));
-/// Without calls the watchdog goes to sleep after this.
+/// The time without calls after which the watchdog sleeps.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// A VM as the watchdog sees it.
+/// A VM in the list of the watchdog.
 #[derive(Debug)]
-pub(crate) struct Slot {
-    /// The number of the call that runs, from 1; 0: none.
+pub(crate) struct VmSlot {
+    /// The number of the running call, from 1; 0: none.
     running: AtomicU64,
-    /// The call that was found over its limit.
+    /// The number of the call that was found to exceed its limit.
     over: AtomicU64,
     limit: Duration,
-    /// The processor's time of the thread that has the VM.
+    /// The processor clock of the thread that has the VM.
     clock: ClockId,
-    /// None: the VM is gone.
+    /// None: the VM was dropped.
     interrupt: Mutex<Option<Interrupt>>,
 }
 
-impl Slot {
+impl VmSlot {
     /// The slot of a VM of this thread.
     pub(crate) fn new(interrupt: Interrupt, limit: Duration) -> Arc<Self> {
         let slot = Arc::new(Self {
@@ -59,17 +61,18 @@ impl Slot {
         slot
     }
 
-    /// A call begins.
+    /// Notes that a call begins.
     #[inline]
     pub(crate) fn begin(&self, number: u64) {
-        // In one order with the watchdog's store before it sleeps: either it sees the call, or this sees that it sleeps.
+        // This is ordered with the watchdog's store before it sleeps: either it sees the call, or this sees
+        // that it sleeps.
         self.running.swap(number, Ordering::SeqCst);
         if !WATCHDOG.is_awake.load(Ordering::SeqCst) {
             WATCHDOG.wake();
         }
     }
 
-    /// It has ended; true: it was over its limit.
+    /// Notes that the call has ended; true: it had exceeded its limit.
     #[inline]
     pub(crate) fn end(&self) -> bool {
         let number = self.running.load(Ordering::Relaxed);
@@ -77,19 +80,19 @@ impl Slot {
         self.over.load(Ordering::Acquire) == number
     }
 
-    /// Lets the running call end, as if it were over its limit.
+    /// Ends the running call as if it had exceeded its limit.
     pub(crate) fn stop(&self) {
         self.over.store(self.running.load(Ordering::Relaxed), Ordering::Release);
         self.set_interrupt();
     }
 
-    /// The running call is over its limit.
+    /// Whether the running call has exceeded its limit.
     pub(crate) fn is_over(&self) -> bool {
         let number = self.running.load(Ordering::Relaxed);
         number != 0 && self.over.load(Ordering::Acquire) == number
     }
 
-    /// The VM goes.
+    /// Notes that the VM is about to be dropped.
     pub(crate) fn close(&self) {
         *self.interrupt.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -100,13 +103,14 @@ impl Slot {
         }
     }
 
-    /// The processor's time of the thread; None: the thread has ended.
+    /// The processor time of the thread; None: the thread has ended.
     fn used(&self) -> Option<Duration> {
         clock_gettime(self.clock).ok().map(Duration::from)
     }
 }
 
-/// Linux has a clock for each thread: the thread's number, inverted, above three bits that say so.
+/// The processor clock of this thread. On Linux its id is the thread's number, inverted, above three bits for
+/// the kind of clock.
 fn clock_of_this_thread() -> ClockId {
     const OF_A_THREAD: i32 = 0b110;
     ClockId::from_raw(!gettid().as_raw() << 3 | OF_A_THREAD)
@@ -114,8 +118,8 @@ fn clock_of_this_thread() -> ClockId {
 
 struct Watchdog {
     is_awake: AtomicBool,
-    slots: Mutex<Vec<Weak<Slot>>>,
-    /// It must end.
+    slots: Mutex<Vec<Weak<VmSlot>>>,
+    /// Whether the thread must end.
     must_rest: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -138,21 +142,21 @@ pub(crate) fn rest() {
     WATCHDOG.is_awake.store(false, Ordering::SeqCst);
 }
 
-/// What the watchdog knows of a slot.
+/// The watchdog's knowledge of a slot.
 struct Observation {
-    slot: Weak<Slot>,
-    /// The call that it saw last.
+    slot: Weak<VmSlot>,
+    /// The call that was seen last.
     number: u64,
-    /// The thread's time when it saw this call first.
+    /// The thread's processor time when this call was first seen.
     since: Duration,
 }
 
 impl Watchdog {
-    fn slots(&self) -> std::sync::MutexGuard<'_, Vec<Weak<Slot>>> {
+    fn slots(&self) -> std::sync::MutexGuard<'_, Vec<Weak<VmSlot>>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends a wait that may be too long for a slot that is new.
+    /// Ends a wait that may be too long for a new slot.
     fn look_at_once(&self) {
         if let Some(thread) = &*self.thread.lock().unwrap_or_else(PoisonError::into_inner) {
             thread.thread().unpark();
@@ -176,7 +180,7 @@ impl Watchdog {
         let (mut seen, mut idle): (Vec<Observation>, Duration) = (Vec::new(), Duration::ZERO);
         loop {
             if self.must_rest.load(Ordering::SeqCst) {
-                // For the thread that follows.
+                // The slots are kept for the thread that follows.
                 self.slots().extend(seen.into_iter().map(|one| one.slot));
                 return;
             }
@@ -200,7 +204,7 @@ impl Watchdog {
                 continue;
             }
             self.is_awake.store(false, Ordering::SeqCst);
-            let is_running = |slot: &Weak<Slot>| {
+            let is_running = |slot: &Weak<VmSlot>| {
                 slot.upgrade().is_some_and(|slot| slot.running.load(Ordering::SeqCst) != 0)
             };
             let runs = seen.iter().any(|one| is_running(&one.slot)) || self.slots().iter().any(is_running);
@@ -215,9 +219,9 @@ impl Watchdog {
 }
 
 impl Observation {
-    /// Whether a call has run since the last look, and when to look again: a call that was seen first is looked at once more
-    /// before it can be over, since most have ended then.
-    fn look(&mut self, slot: &Slot) -> (bool, Duration) {
+    /// Whether a call has run since the last check, and when to check again. A call that was seen for the
+    /// first time is checked once more before it can exceed the limit, since most calls have ended by then.
+    fn look(&mut self, slot: &VmSlot) -> (bool, Duration) {
         let usual = slot.limit / 2;
         let number = slot.running.load(Ordering::SeqCst);
         if number == 0 {
@@ -233,7 +237,8 @@ impl Observation {
         if left > Duration::ZERO {
             return (true, left.min(usual));
         }
-        // At each look: the handler takes out an interrupt that was meant for an earlier call.
+        // This is stored at each check, since the handler removes an interrupt that was meant for an earlier
+        // call.
         slot.over.store(number, Ordering::Release);
         slot.set_interrupt();
         (true, slot.limit / 4)

@@ -1,24 +1,26 @@
-//! Where connections come in: accepting them, for any thread.
+//! Accepting of new connections, by any lane or by the control thread.
 //!
-//! Each lane polls the listeners and accepts for itself; a connection that comes while several wait wakes one of them. It stays
-//! with the lane that has accepted it, or goes to the lane with the fewest connections if that has fewer by more than an eighth.
+//! Each lane polls the listeners and accepts for itself. A connection that arrives while several lanes wait
+//! wakes one of them. It stays with the lane that has accepted it, unless the lane with the fewest
+//! connections has fewer by more than an eighth: then that lane gets it.
 //!
-//! At the limit of `-c` new connections get an error and are closed, or, with `-o no_maxconns_fast`, are left in the backlog until
-//! another one closes.
+//! At the limit of `-c` a new connection gets an error and is closed. With `-o no_maxconns_fast` it is left
+//! in the backlog until another connection closes.
 //!
-//! The system may have no descriptor left before that. The client is told the same then: a spare descriptor is
-//! closed, the connection accepted into its place, told, and closed. The alternative is that clients wait in the
-//! backlog until another client's connection closes, forever if none does; most have something to fall
-//! back on, and need to know. Where that is asked for (`-o no_maxconns_fast`), or the spare does not help (no
-//! memory, no descriptors in the whole system), they do wait: until a connection closes, and for [`RETRY`] at most
-//! before it is tried again, since a descriptor can become free otherwise.
+//! The system may run out of descriptors before that limit. The client then gets the same error: a spare
+//! descriptor is closed, the connection is accepted in its place, gets the error, and is closed. Otherwise
+//! clients would wait in the backlog until another client's connection closes, possibly forever; most clients
+//! have a fallback, and need to know. Connections do wait with `-o no_maxconns_fast`, or where the spare does
+//! not help (no memory, no descriptors in the whole system). They are tried again when a connection closes,
+//! and after [`RETRY`] at the latest, since a descriptor can become free in other ways.
 //!
-//! While they wait the acceptor is paused, and it is the control thread that tries again. A lane that finds it paused stops
-//! polling the listeners; all are woken when it is open again.
+//! While connections wait, the acceptor is paused, and only the control thread tries again. A lane that finds
+//! the acceptor paused stops polling the listeners; all lanes are woken when the pause ends.
 //!
 //! # Invariants
-//! * One thread accepts at a time, and no lane while the acceptor is paused.
-//! * While no connection can be accepted the listeners are not polled: waiting costs one attempt for each [`RETRY`].
+//! * One thread accepts at a time; no lane accepts while the acceptor is paused.
+//! * While no connection can be accepted the listeners are not polled: waiting costs one attempt in each
+//!   [`RETRY`].
 //! * A shortage is logged once a second at most.
 
 use std::net::SocketAddr;
@@ -42,10 +44,10 @@ use crate::listen::ListenerInfo;
 use crate::log;
 use crate::shared::Shared;
 
-/// See the module's text.
+/// The state of accepting, shared by all lanes and the control thread.
 #[derive(Debug, Default)]
 pub(crate) struct Acceptor {
-    /// Lanes may accept. Changed with `state` locked.
+    /// Whether lanes may accept. Changed only while `state` is locked.
     open: AtomicBool,
     /// Locked while a connection is accepted.
     state: Mutex<AcceptorState>,
@@ -56,31 +58,31 @@ struct AcceptorState {
     /// Connections accepted so far, without those that were refused.
     accepted: u64,
     paused: Option<Pause>,
-    /// Files are read, with the spare's place.
+    /// Whether a reload is reading files, which uses the spare's descriptor.
     lent: bool,
-    /// The server leaves.
+    /// Whether the server leaves: no connection is accepted any more.
     shut: bool,
-    /// Closed for a moment when there is no other descriptor.
+    /// A descriptor that is closed to accept one connection when no other descriptor is left.
     spare: Option<OwnedFd>,
     shortages: Shortages,
 }
 
-/// No connection can be accepted.
+/// A time in which no connection can be accepted.
 #[derive(Debug, Clone, Copy)]
 struct Pause {
     since: Instant,
-    /// When to try again although no connection has closed; never at the limit of connections.
+    /// When to try again even if no connection has closed; None at the limit of connections.
     again: Option<Instant>,
 }
 
-/// Failures to accept, and when they were logged.
+/// Failures to accept since the last log line about them.
 #[derive(Debug, Default)]
 struct Shortages {
     logged: Option<u32>,
     since_logged: u64,
 }
 
-/// A socket that listens. It is closed when all threads have dropped it.
+/// A listening socket, which is closed when all threads have dropped it.
 #[derive(Debug)]
 pub(crate) struct ListeningSocket {
     pub(crate) listener: Listener,
@@ -95,37 +97,38 @@ impl ListeningSocket {
     }
 }
 
-/// Why a listener is not asked for more.
+/// Why accepting from a listener ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AcceptEnd {
-    /// As many as were asked for; others may wait.
+    /// The requested number was accepted; more clients may wait.
     All,
-    /// No client waits there any more.
+    /// No more clients wait.
     Enough,
-    /// The acceptor is paused.
+    /// The acceptor is paused, or the server leaves.
     Closed,
 }
 
-/// What an attempt to accept came to.
-enum Attempt {
+/// The outcome of one attempt to accept.
+enum AcceptOutcome {
     /// A connection for the lane that has accepted it.
     Kept(Arc<ConnectionInfo>),
-    /// One for another lane, which is told.
+    /// A connection for another lane, which was told.
     HandedOn,
-    /// A client that has gone, or was refused.
+    /// The client has gone, or was refused.
     Gone,
     None(AcceptEnd),
 }
 
-/// For how long the system gets no new connection out of us after it had no room for one.
+/// Time until the system is asked for a connection again after it had no room for one.
 const RETRY: Duration = Duration::from_millis(50);
-/// Connections that the control thread takes from a listener before it looks at the others.
+/// Connections that the control thread accepts from one listener before it looks at the others.
 const ACCEPTED_A_TURN: usize = 256;
-/// A lane keeps what it accepts while it has at most one part in this many more connections than the lane that has fewest.
+/// A lane keeps a connection while it has at most 1/`SLACK_PART` more connections than the lane with the
+/// fewest.
 const SLACK_PART: usize = 8;
 
 impl Acceptor {
-    /// Lets lanes accept: the server starts.
+    /// Lets lanes accept, when the server starts.
     pub(crate) fn begin(&self, shared: &Shared) {
         let mut state = self.state();
         state.spare = spare_descriptor();
@@ -133,7 +136,7 @@ impl Acceptor {
         self.open.store(true, Release);
     }
 
-    /// Lets nobody accept any more: the server leaves.
+    /// Stops accepting for good, when the server leaves.
     pub(crate) fn shut(&self) {
         let mut state = self.state();
         state.shut = true;
@@ -146,8 +149,9 @@ impl Acceptor {
         self.open.load(Acquire)
     }
 
-    /// Accepts at most `most` connections. `own`: the lane that accepts, which gets its own by `keep`; none: the control thread,
-    /// which may do it in a pause. Also returns whether another lane has got some.
+    /// Accepts at most `most` connections. `own`: the lane that accepts, which gets its connections by
+    /// `keep`; None: the control thread, which may accept during a pause. Also returns whether another lane
+    /// has got a connection.
     pub(crate) fn accept(
         &self,
         shared: &Shared,
@@ -159,40 +163,40 @@ impl Acceptor {
         let mut handed_on = false;
         for _ in 0..most {
             match self.attempt(shared, socket, own) {
-                Attempt::Kept(info) => keep(info),
-                Attempt::HandedOn => handed_on = true,
-                Attempt::Gone => {}
-                Attempt::None(why) => return (why, handed_on),
+                AcceptOutcome::Kept(info) => keep(info),
+                AcceptOutcome::HandedOn => handed_on = true,
+                AcceptOutcome::Gone => {}
+                AcceptOutcome::None(why) => return (why, handed_on),
             }
         }
         (AcceptEnd::All, handed_on)
     }
 
-    fn attempt(&self, shared: &Shared, socket: &ListeningSocket, own: Option<usize>) -> Attempt {
+    fn attempt(&self, shared: &Shared, socket: &ListeningSocket, own: Option<usize>) -> AcceptOutcome {
         let mut state = self.state();
         if own.is_some() && !self.is_open() {
-            return Attempt::None(AcceptEnd::Closed);
+            return AcceptOutcome::None(AcceptEnd::Closed);
         }
         let now = || shared.clock.now();
         let is_full = is_full(shared);
         if is_full && !shared.settings.connections_max_fast {
             self.pause(&mut state, None, shared);
-            return Attempt::None(AcceptEnd::Closed);
+            return AcceptOutcome::None(AcceptEnd::Closed);
         }
         let listener = &socket.listener.fd;
         let (fd, peer) = match acceptfrom_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(accepted) => accepted,
-            Err(Errno::AGAIN) => return Attempt::None(AcceptEnd::Enough),
-            Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => return Attempt::Gone,
-            // The system looks for a descriptor before it looks whether a client waits.
-            Err(_) if !is_readable(listener) => return Attempt::None(AcceptEnd::Enough),
+            Err(Errno::AGAIN) => return AcceptOutcome::None(AcceptEnd::Enough),
+            Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => return AcceptOutcome::Gone,
+            // The system looks for a free descriptor before it looks for a client.
+            Err(_) if !is_readable(listener) => return AcceptOutcome::None(AcceptEnd::Enough),
             Err(error) => {
                 state.note_shortage(error, shared);
                 if state.refuse_with_spare(error, listener, shared) {
-                    return Attempt::Gone;
+                    return AcceptOutcome::Gone;
                 }
                 self.pause(&mut state, Some(now() + RETRY), shared);
-                return Attempt::None(AcceptEnd::Closed);
+                return AcceptOutcome::None(AcceptEnd::Closed);
             }
         };
         let is_short = shared.is_memory_short();
@@ -200,13 +204,13 @@ impl Acceptor {
             drop(state);
             shared.shortage.refused.fetch_add((!is_full).into(), Relaxed);
             refuse(&fd, shared);
-            return Attempt::Gone;
+            return AcceptOutcome::Gone;
         }
         state.accepted += 1;
         let number = state.accepted;
         let lane = choose(shared.lanes.iter().map(|lane| lane.connections.load(Relaxed)), own);
         shared.count_in(lane);
-        // Another lane is told before the server can begin to leave.
+        // Another lane is told under the lock, so before the server can begin to leave.
         let others = (own != Some(lane)).then_some(state);
         let address = peer.and_then(|peer: SocketAddrAny| SocketAddr::try_from(peer).ok());
         let peer_key = peer_key(address, &fd);
@@ -224,13 +228,13 @@ impl Acceptor {
         let raw = info.fd.as_raw_fd();
         shared.connections.lock().expect("nobody panics with it held").insert(raw, Arc::clone(&info));
         if others.is_none() {
-            return Attempt::Kept(info);
+            return AcceptOutcome::Kept(info);
         }
         shared.lanes[lane].tell(Message::Serve(info));
-        Attempt::HandedOn
+        AcceptOutcome::HandedOn
     }
 
-    /// Leaves new connections in the backlog, or goes on doing so.
+    /// Begins a pause, or continues it: new connections stay in the backlog.
     fn pause(&self, state: &mut AcceptorState, again: Option<Instant>, shared: &Shared) {
         if let Some(pause) = &mut state.paused {
             pause.again = again;
@@ -240,26 +244,28 @@ impl Acceptor {
         self.open.store(false, Release);
         shared.gauges.listen_disabled.fetch_add(1, Relaxed);
         shared.gauges.accepting.store(false, Relaxed);
-        // So that it is back in time; and a connection that has closed just now may not have told it.
+        // The control thread is woken to plan the next attempt, and because a connection that has closed just
+        // now may not have woken it.
         shared.control.wake();
     }
 
-    /// A lane cannot poll a listener: it is tried again later.
+    /// Begins a pause since a lane cannot poll a listener; the attempt is repeated later.
     pub(crate) fn pause_for_poller(&self, shared: &Shared) {
         self.pause(&mut self.state(), Some(shared.clock.now() + RETRY), shared);
     }
 
-    /// How long the control thread may wait at most, so as to be back when it is time to accept again.
+    /// The longest time that the control thread may wait, at most `most`: until the next attempt is due.
     pub(crate) fn until_retry(&self, most: Duration, shared: &Shared) -> Duration {
         if self.is_open() {
             return most;
         }
         let Some(again) = self.state().paused.and_then(|pause| pause.again) else { return most };
-        // The poller takes a time that has passed for none.
+        // The poller takes a time in the past as no limit.
         most.min(again.saturating_duration_since(shared.clock.now()) + Duration::from_millis(1))
     }
 
-    /// Ends a pause when there is room; for the control thread. `woken`: a connection has closed.
+    /// Ends a pause if connections can be accepted; called by the control thread. `woken`: a connection has
+    /// closed.
     pub(crate) fn retry(&self, sockets: &[ListeningSocket], woken: bool, shared: &Shared) {
         if self.is_open() {
             return;
@@ -271,11 +277,12 @@ impl Acceptor {
                 return;
             }
             if shared.settings.connections_max_fast {
-                // With it all that wait can be told, and no client waits forever.
+                // With the spare, every waiting client can get the error, and none waits forever.
                 state.refill();
             }
         }
-        // Those that wait first, and polled only once they are served: else lanes would wake for the same ones again.
+        // The clients that wait are served before the listeners are polled again: otherwise lanes would wake
+        // for the same connections.
         for socket in sockets {
             let (end, _) = self.accept(shared, socket, ACCEPTED_A_TURN, None, drop);
             if end == AcceptEnd::Closed {
@@ -291,7 +298,7 @@ impl Acceptor {
         self.reopen(&state, shared);
     }
 
-    /// Reads files, for which the spare descriptor gives its place: no connection takes it meanwhile.
+    /// Runs `read`, which may use the spare's descriptor: no connection is accepted meanwhile.
     pub(crate) fn lend_spare(&self, shared: &Shared, read: impl FnOnce()) {
         {
             let mut state = self.state();
@@ -306,7 +313,7 @@ impl Acceptor {
         self.reopen(&state, shared);
     }
 
-    /// Takes the spare descriptor again if it is lost; once a second.
+    /// Opens the spare descriptor again if it was lost; called once a second.
     pub(crate) fn refill(&self) {
         self.state().refill();
     }
@@ -348,13 +355,14 @@ impl AcceptorState {
         }
     }
 
-    /// Tells a client that there is no room, in place of the spare descriptor. False: it waits in the backlog.
+    /// Accepts one connection in place of the spare descriptor, sends it the error and closes it. False: this
+    /// failed, and the client waits in the backlog.
     fn refuse_with_spare(&mut self, error: Errno, listener: &OwnedFd, shared: &Shared) -> bool {
         let helps = matches!(error, Errno::MFILE | Errno::NFILE) && shared.settings.connections_max_fast;
         if !helps || self.spare.take().is_none() {
             return false;
         }
-        // Another thread may have taken the place meanwhile; then the next attempt fails and finds no spare.
+        // Another thread may take the free descriptor first; then the next attempt fails and finds no spare.
         let accepted = acceptfrom_with(listener, SocketFlags::CLOEXEC);
         if let Ok((fd, _)) = &accepted {
             refuse(fd, shared);
@@ -369,15 +377,15 @@ fn is_full(shared: &Shared) -> bool {
     shared.gauges.current.load(Relaxed) >= shared.settings.connections_max
 }
 
-/// Says that there is no room; the connection is closed by who has it.
+/// Sends the error "no room"; the caller closes the connection.
 fn refuse(fd: &OwnedFd, shared: &Shared) {
     shared.gauges.rejected.fetch_add(1, Relaxed);
-    // A client that does not read this has gone, or will see the end.
+    // A failed send needs no handling: the client has gone, or will see that the connection ends.
     let text = format!("{}\r\n", reply::error::TOO_MANY_CONNECTIONS);
     let _told = send(fd, text.as_bytes(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
 }
 
-/// The lane for a new connection, from how many each has.
+/// Chooses the lane for a new connection by the number of connections of each lane.
 fn choose(counts: impl Iterator<Item = usize>, own: Option<usize>) -> usize {
     let (mut fewest, mut least, mut of_own) = (0, usize::MAX, usize::MAX);
     for (lane, count) in counts.enumerate() {
@@ -392,7 +400,7 @@ fn choose(counts: impl Iterator<Item = usize>, own: Option<usize>) -> usize {
     own.filter(|_| keeps).unwrap_or(fewest)
 }
 
-/// A descriptor that stands for nothing; none if there is no other left.
+/// An unused event descriptor as the spare; None if no descriptor is left.
 fn spare_descriptor() -> Option<OwnedFd> {
     eventfd(0, EventfdFlags::CLOEXEC).ok()
 }
@@ -402,13 +410,13 @@ fn is_readable(fd: &OwnedFd) -> bool {
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
 }
 
-/// One client machine, or on this one, through a Unix socket, one process. What cannot be told apart (a process
-/// outside of our namespace has the id 0) is one peer.
+/// The peer for limits: a client's IP address, or for a Unix socket the process. Processes outside of our
+/// namespace, which all have the id 0, count as one peer.
 fn peer_key(peer: Option<SocketAddr>, fd: &OwnedFd) -> PeerKey {
     match peer {
-        // The same client is one peer on a socket for both families, too.
+        // A client has the same key whether it connects by IPv4 or by an IPv4-mapped address.
         Some(address) => PeerKey::Address(address.ip().to_canonical()),
-        // By nix: the credentials of rustix have no process 0.
+        // This uses nix since the credentials of rustix cannot hold process 0.
         None => PeerKey::Process(PeerCredentials.get(fd).map_or(0, |credentials| credentials.pid())),
     }
 }
@@ -446,13 +454,13 @@ mod tests {
         assert_eq!(choose(&[2, 1, 1], None), 1);
     }
 
-    struct Bed {
+    struct AcceptorBed {
         shared: Arc<Shared>,
         socket: ListeningSocket,
         clients: Vec<TcpStream>,
     }
 
-    impl Bed {
+    impl AcceptorBed {
         fn new(words: &[&str]) -> Self {
             let all = ["-m", "16"].iter().chain(words).copied();
             let Ok(Command::Serve(settings)) = parse_args(all) else { panic!("options") };
@@ -503,7 +511,7 @@ mod tests {
 
     #[test]
     fn connections_that_stay_are_spread_whichever_lane_accepts() {
-        let mut bed = Bed::new(&["-t", "4"]);
+        let mut bed = AcceptorBed::new(&["-t", "4"]);
         let mut lanes = Vec::new();
         let mut numbers = Vec::new();
         for _ in 0..8 {
@@ -520,7 +528,7 @@ mod tests {
 
     #[test]
     fn connections_that_close_again_stay_with_the_lane_that_accepts() {
-        let mut bed = Bed::new(&["-t", "2"]);
+        let mut bed = AcceptorBed::new(&["-t", "2"]);
         for own in [1, 1, 0, 1] {
             bed.connect();
             let (served, _) = bed.accept(own);
@@ -533,7 +541,7 @@ mod tests {
 
     #[test]
     fn the_limit_pauses_the_acceptor_until_a_connection_has_gone() {
-        let mut bed = Bed::new(&["-t", "2", "-c", "1", "-o", "no_maxconns_fast"]);
+        let mut bed = AcceptorBed::new(&["-t", "2", "-c", "1", "-o", "no_maxconns_fast"]);
         (0..3).for_each(|_| bed.connect());
         let (served, end) = bed.accept(0);
         assert_eq!((served.len(), end), (1, AcceptEnd::Closed));
@@ -559,7 +567,7 @@ mod tests {
     #[test]
     fn at_the_limit_clients_are_told() {
         use std::io::Read as _;
-        let mut bed = Bed::new(&["-c", "2"]);
+        let mut bed = AcceptorBed::new(&["-c", "2"]);
         (0..5).for_each(|_| bed.connect());
         let (served, end) = bed.accept(0);
         assert_eq!((served.len(), end), (2, AcceptEnd::Enough));
@@ -574,7 +582,7 @@ mod tests {
     #[test]
     fn a_lane_accepts_until_it_leaves() {
         use std::io::{Read as _, Write as _};
-        let mut bed = Bed::new(&["-t", "1", "-c", "50"]);
+        let mut bed = AcceptorBed::new(&["-t", "1", "-c", "50"]);
         let (shared, Address::Tcp(address)) = (Arc::clone(&bed.shared), bed.socket.listener.address.clone())
         else {
             panic!("a path")
@@ -584,7 +592,7 @@ mod tests {
             bed.connect();
             bed.clients.last().unwrap().write_all(b"mn\r\n").unwrap();
         }
-        let Bed { socket, mut clients, .. } = bed;
+        let AcceptorBed { socket, mut clients, .. } = bed;
         lane.accept_from(Arc::new([socket])).unwrap();
         let rounds = |lane: &mut Lane<'_>| {
             (0..12).for_each(|_| assert!(lane.round(Some(Duration::ZERO)).unwrap()));
@@ -613,7 +621,7 @@ mod tests {
 
     #[test]
     fn nobody_accepts_while_files_are_read_or_the_server_leaves() {
-        let mut bed = Bed::new(&[]);
+        let mut bed = AcceptorBed::new(&[]);
         bed.connect();
         bed.shared.acceptor.lend_spare(&bed.shared, || assert_eq!(bed.accept(0).1, AcceptEnd::Closed));
         assert!(bed.shared.acceptor.is_open());

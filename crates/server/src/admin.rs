@@ -1,19 +1,21 @@
 //! The admin address: pages for monitoring, over HTTP, on a thread of its own.
 //!
 //! ```text
-//!   monitoring ──▶ at most 32 connections ──▶ guard: method, Host, site, token ──▶ page ──▶ one reply, then the end
+//!   monitoring ──▶ at most 32 connections ──▶ guard: method, Host, site, token ──▶ page ──▶ reply, end
 //!                    10 s each, one request        who may read                      │
 //!                                                                                   ▼
 //!                                         the definitions of statistics, read as `stats` reads them
 //!                                                                                   │ once a second for all
-//!   dashboards ──▶ at most 64 further connections, each a stream of events ◀── snapshot, and what has changed since
+//!   dashboards ──▶ at most 64 further connections, each a stream of events ◀── snapshot, and changes
 //! ```
-//! The thread reads what `stats` reads and takes the same locks as short; it serves no client of the cache, and no lane waits for it. It makes
-//! pages for a tenth of its time at most: who asks more often waits.
+//! The thread reads what `stats` reads, and holds the same locks for as short a time. It serves no client of
+//! the cache, and no lane waits for it. It spends at most a tenth of its time on making pages: more frequent
+//! requests wait.
 //!
 //! # Invariants
-//! * Nothing here changes anything.
-//! * Beyond loopback only `/healthz`, `/readyz` and the files of the dashboard, which hold no figures, are answered without the token, and nothing without TLS.
+//! * No page changes any state.
+//! * Beyond loopback only `/healthz`, `/readyz` and the files of the dashboard, which hold no figures, are
+//!   answered without the token, and nothing without TLS.
 //! * Connections, their time, the sizes of their headers, and with them memory and descriptors have bounds.
 
 use std::net::SocketAddr;
@@ -46,45 +48,45 @@ use connections::Gate;
 use guard::Hosts;
 pub(crate) use secrets::Secrets;
 
-/// Descriptors that the thread has open at most: connections, listeners, and those of its runtime.
+/// The most descriptors that the thread has open: connections, listeners, and those of its runtime.
 pub(crate) const DESCRIPTORS: usize = connections::CONNECTIONS + events::STREAMS + 24;
 
-/// The port of an address that names none.
+/// The port of an `--admin` address without a port.
 pub(crate) const PORT: u16 = 11280;
 
-/// Bound addresses, before the thread runs.
-pub(crate) struct Bound {
+/// The bound addresses, before the thread runs.
+pub(crate) struct BoundAdmin {
     sockets: Vec<std::net::TcpListener>,
     addresses: Vec<SocketAddr>,
     hosts: Hosts,
     secrets: Arc<Secrets>,
 }
 
-/// The thread; dropping it ends it.
+/// The handle of the admin thread, which ends when this is dropped.
 pub(crate) struct Admin {
     site: Arc<Site>,
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What pages are made of.
+/// The state from which pages are made.
 struct Site {
     stage: Mutex<Stage>,
     hosts: Hosts,
     secrets: Arc<Secrets>,
 }
 
-/// How far the server has come.
+/// The server's progress from start to end.
 #[derive(Clone)]
 enum Stage {
     Starting,
     Serving(Arc<Shared>),
-    /// It has left; what was shared must go.
+    /// The server has left; this thread must not keep what it shared.
     Gone,
 }
 
 impl Stage {
-    /// It takes no new connection any more.
+    /// Whether the server takes no new connections any more.
     fn is_leaving(&self) -> bool {
         match self {
             Self::Starting => false,
@@ -94,8 +96,11 @@ impl Stage {
     }
 }
 
-impl Bound {
-    /// Opens the sockets of `--admin`; None without it. Nothing listens yet.
+impl BoundAdmin {
+    /// Opens the sockets of `--admin`, without listening on them. None: the option is not set.
+    ///
+    /// # Errors
+    /// An address cannot be opened.
     pub(crate) fn new(settings: &Settings, secrets: Arc<Secrets>) -> Result<Option<Self>, ServeError> {
         let Some(wanted) = &settings.admin else { return Ok(None) };
         let (mut sockets, mut addresses) = (Vec::new(), Vec::new());
@@ -105,7 +110,7 @@ impl Bound {
         }
         let is_local = addresses.iter().all(|address| address.ip().is_loopback());
         if !is_local {
-            let needs = secrets.lacks();
+            let needs = secrets.missing_options();
             if !needs.is_empty() {
                 return Err(ServeError::Admin(format!(
                     "--admin {wanted}: other machines can reach it; add {}, or take an address of loopback such as 127.0.0.1:{PORT}",
@@ -117,7 +122,7 @@ impl Bound {
         Ok(Some(Self { sockets, addresses, hosts, secrets }))
     }
 
-    /// Starts the thread, which answers from now on that the server is starting.
+    /// Starts the thread, whose pages say that the server is starting until [`Admin::serving`] is called.
     pub(crate) fn start(self) -> Result<Admin, ServeError> {
         let Self { sockets, addresses, hosts, secrets } = self;
         let io = |what| move |error| ServeError::Io { what, error };
@@ -140,7 +145,7 @@ impl Bound {
             .name("admin".to_owned())
             .spawn(move || {
                 runtime.block_on(gate.run(sockets, stopped));
-                // What connections still wait for ends with them.
+                // Tasks of open connections end here.
                 runtime.shutdown_background();
             })
             .map_err(io("starting the thread of the admin address"))?;
@@ -149,7 +154,7 @@ impl Bound {
 }
 
 impl Admin {
-    /// The server serves.
+    /// Makes all pages available: the server serves clients.
     pub(crate) fn serving(&self, shared: &Arc<Shared>) {
         *self.site.stage() = Stage::Serving(Arc::clone(shared));
     }
@@ -172,7 +177,7 @@ impl Site {
         self.stage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A copy, so that no page is made with it locked.
+    /// A copy of the stage, so that the lock is not held while a page is made.
     fn now(&self) -> Stage {
         self.stage().clone()
     }

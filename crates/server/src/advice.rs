@@ -1,9 +1,11 @@
-//! What to change in the rule file, by what was counted: a sentence, and the line of TOML.
+//! Advice on the rule file, derived from counters: a sentence, and a line of TOML.
 //!
 //! ```text
-//!   terms and counters of a rule ──▶ of_terms ──▶ sentences, the most pressing first ──▶ `stats rules`, the page `/advice`, the dashboard
+//!   parameters and counters of a rule ──▶ of_terms ──▶ sentences, the most important first
+//!                          ──▶ `stats rules`, the page `/advice`, the dashboard
 //! ```
-//! [`of_terms`] is a pure function. It says nothing of what happened fewer than [`LEAST`] times, or in less than one case in [`ONE_IN`].
+//! [`of_terms`] is a pure function. It ignores what happened fewer than [`LEAST`] times, or in less than one
+//! case in [`ONE_IN`].
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,24 +17,24 @@ use crate::rule_counts::{ONE_IN, RuleCounts, time};
 use crate::shared::Shared;
 use crate::stats;
 
-/// What happened fewer times may be chance.
+/// Fewer events than this may be chance, and give no advice.
 const LEAST: u64 = 10;
-/// Longest `hold` of a rule file, in milliseconds.
+/// The longest `hold` that a rule file can have, in milliseconds.
 const HOLD_MAX_MS: u32 = 60_000;
 
 /// A piece of advice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Advice {
-    /// The key of the rule file that it is about, or a word for what it is about.
+    /// The key of the rule file, or another word for the subject.
     pub(crate) about: &'static str,
-    /// A sentence: what was seen, and what to change.
+    /// A sentence: the observation, and the change that helps.
     pub(crate) what: String,
     /// The line of TOML, if one helps.
     pub(crate) toml: Option<String>,
 }
 
 impl Advice {
-    /// On one line.
+    /// The advice on one line.
     pub(crate) fn line(&self) -> String {
         match &self.toml {
             Some(toml) => format!("{}: {}", self.what, toml.replace('\n', ", ")),
@@ -41,34 +43,35 @@ impl Advice {
     }
 }
 
-/// What advice makes of the counts.
+/// Figures that advice derives from the counters.
 impl RuleCounts {
-    /// Misses that clients compute; those on a client's own lease come after it has stored nothing.
+    /// Misses that clients compute. Left out are misses of a client that has a lease and stored nothing.
     fn computations(&self) -> u64 {
         self.leases + self.reentries
     }
 
-    /// Computations of which nothing came, neither a value nor word of a failure. Where leases are too short values come, late.
+    /// Computations without a result, neither a value nor a reported failure. Where leases are too short, the
+    /// values arrive late.
     fn unfilled(&self) -> u64 {
         self.computations().saturating_sub(self.fills + self.failures)
     }
 
-    /// Most clients that compute store nothing. Of a loader these are failures.
+    /// Whether most computing clients store nothing. Under a rule with a loader these are failures.
     fn is_seldom_stored(&self, policy: &Policy) -> bool {
         let is_seldom = self.unfilled() >= LEAST && self.unfilled() * 2 >= self.computations();
         is_seldom && !policy.loader && self.loads == 0
     }
 }
 
-/// Whether `part` of `all` is worth a sentence.
+/// Whether `part` of `all` is large enough for a sentence.
 fn counts(part: u64, all: u64) -> bool {
     part >= LEAST && part.saturating_mul(ONE_IN) >= all
 }
 
-/// A rule, and what is advised.
+/// A rule and the advice on it.
 pub(crate) type RuleAdvice = (Arc<Rule>, Vec<Advice>);
 
-/// Of each rule in force that has some, in the order of the rule file.
+/// The rules in force for which there is advice, in the order of the rule file.
 pub(crate) fn of_rules(shared: &Shared) -> Vec<RuleAdvice> {
     let active = shared.engine.shared().rules();
     let Some(active) = active.as_ref() else { return Vec::new() };
@@ -76,19 +79,19 @@ pub(crate) fn of_rules(shared: &Shared) -> Vec<RuleAdvice> {
     each.filter(|(_, advice)| !advice.is_empty()).collect()
 }
 
-/// Of one rule.
+/// The advice on one rule.
 pub(crate) fn rule_advice(state: &RuleState) -> Vec<Advice> {
     let mut all = of_terms(state.policy(), state.learned_ms(), RuleCounts::of(state.counters()));
     if let Some(what) = stats::advice(state) {
         let owner = "owner = \"connection\"";
         let toml = what.contains(owner).then(|| owner.to_owned());
-        // First: values that are dropped cost more than waits that do not help.
+        // This advice comes first: dropped values cost more than useless waits.
         all.insert(0, Advice { about: "owner", what, toml });
     }
     all
 }
 
-/// Of the server as a whole.
+/// The advice on the server as a whole.
 pub(crate) fn of_server(shared: &Shared) -> Vec<Advice> {
     let tags = shared.engine.shared().tags().stats();
     let mut all = Vec::new();
@@ -113,7 +116,8 @@ pub(crate) fn of_server(shared: &Shared) -> Vec<Advice> {
     all
 }
 
-/// Of a loader, whose jobs waited and ran for these times, p99, in milliseconds.
+/// The advice on a loader. `jobs` and `refused` are counts; `wait_ms` and `run_ms` are the p99 of its jobs'
+/// times, in milliseconds.
 fn of_loader(name: &str, max: u64, jobs: u64, refused: u64, [wait_ms, run_ms]: [u128; 2]) -> Option<Advice> {
     let toml = Some(format!("max = {}", (max * 2).max(2)));
     let what = if counts(refused, jobs) {
@@ -131,7 +135,8 @@ fn of_loader(name: &str, max: u64, jobs: u64, refused: u64, [wait_ms, run_ms]: [
     Some(Advice { about: "loader", what, toml })
 }
 
-/// Of a rule with these terms. `learned_ms`: p50, p90 and p99 of its computations.
+/// The advice on a rule with this policy. `learned_ms`: p50, p90 and p99 of its computations, in
+/// milliseconds.
 fn of_terms(policy: &Policy, learned_ms: Option<[u32; 3]>, seen: RuleCounts) -> Vec<Advice> {
     let mut all = Vec::new();
     if policy.observe && counts(seen.saved, seen.leases + seen.saved) {
@@ -146,7 +151,7 @@ fn of_terms(policy: &Policy, learned_ms: Option<[u32; 3]>, seen: RuleCounts) -> 
     }
     if policy.leases {
         of_slots(policy, seen, &mut all);
-        // Before the hold: where leases are too short holds end without a value.
+        // Leases are checked before holds: where leases are too short, holds end without a value.
         of_lease(policy, learned_ms, seen, &mut all);
         of_hold(policy, learned_ms, seen, &mut all);
         of_fills(policy, seen, &mut all);
@@ -164,14 +169,14 @@ fn of_terms(policy: &Policy, learned_ms: Option<[u32; 3]>, seen: RuleCounts) -> 
     all
 }
 
-/// Holds that end without the value.
+/// Advice on holds that end without the value.
 fn of_hold(policy: &Policy, learned_ms: Option<[u32; 3]>, seen: RuleCounts, all: &mut Vec<Advice>) {
     let missed = seen.without_value();
-    // No hold helps where no value comes.
+    // No hold helps where clients store no values.
     if seen.is_seldom_stored(policy) {
         return;
     }
-    // Those were for lack of a slot.
+    // These holds ended for lack of a slot.
     if !counts(missed, seen.to_hold()) || seen.slots * 2 > missed {
         return;
     }
@@ -191,7 +196,7 @@ fn of_hold(policy: &Policy, learned_ms: Option<[u32; 3]>, seen: RuleCounts, all:
     all.push(Advice { about: key, what, toml });
 }
 
-/// A hold that is shorter than the computations: a sentence, and a line.
+/// The sentence and the line for a hold that is shorter than the computations.
 fn too_short(key: &str, ms: u32, p99_ms: u32, grace: Option<&str>) -> (String, Option<String>) {
     let what = format!("{key} = {} is shorter than p99 = {} of the computations", time(ms), time(p99_ms));
     let longer = Some(roomy(p99_ms)).filter(|ms| *ms <= HOLD_MAX_MS).map(toml_time);
@@ -211,7 +216,8 @@ fn too_short(key: &str, ms: u32, p99_ms: u32, grace: Option<&str>) -> (String, O
     }
 }
 
-/// A hold that ends without the value, though computations are not known to take longer: a sentence, and a line.
+/// The sentence and the line for a hold that ends without the value, although computations are not known to
+/// take longer.
 fn no_value(key: &str, ms: u32, percent: u64, grace: Option<&str>) -> (String, Option<String>) {
     let what = format!("{percent} % of the gets that should wait got no value within {key} = {}", time(ms));
     if let Some(grace) = grace {
@@ -223,11 +229,11 @@ fn no_value(key: &str, ms: u32, percent: u64, grace: Option<&str>) -> (String, O
     }
 }
 
-/// Leases that end while their holders still compute.
+/// Advice on leases that end while their holders still compute.
 fn of_lease(policy: &Policy, learned_ms: Option<[u32; 3]>, seen: RuleCounts, all: &mut Vec<Advice>) {
     let LeaseTime::Fixed(lease_ms) = policy.lease else { return };
     let Some([_, _, p99_ms]) = learned_ms.filter(|[_, _, p99_ms]| *p99_ms > lease_ms) else {
-        // A lease ends unfilled and its value comes: it came late.
+        // A lease that ended unfilled although its value arrived was too short.
         let late = if seen.is_seldom_stored(policy) { 0 } else { seen.unset };
         let ended = seen.promoted_deadline + late;
         if counts(ended, seen.leases) {
@@ -254,7 +260,7 @@ fn of_lease(policy: &Policy, learned_ms: Option<[u32; 3]>, seen: RuleCounts, all
     });
 }
 
-/// Caps on clients that compute and clients that wait.
+/// Advice on the limits of clients that compute and of clients that wait.
 fn of_slots(policy: &Policy, seen: RuleCounts, all: &mut Vec<Advice>) {
     if let Some(slots) = policy.rule_computers.filter(|_| counts(seen.slots, seen.held)) {
         all.push(Advice {
@@ -278,7 +284,7 @@ fn of_slots(policy: &Policy, seen: RuleCounts, all: &mut Vec<Advice>) {
     }
 }
 
-/// Computations that store nothing.
+/// Advice on computations that store nothing.
 fn of_fills(policy: &Policy, seen: RuleCounts, all: &mut Vec<Advice>) {
     if counts(seen.failures, seen.leases) && policy.grace_on_error_s.max(policy.grace_s) == 0 {
         all.push(Advice {
@@ -303,7 +309,7 @@ fn of_fills(policy: &Policy, seen: RuleCounts, all: &mut Vec<Advice>) {
     }
 }
 
-/// A quarter more, as people say it: 620 gives 800, 834 gives 1500.
+/// A round figure at least a quarter larger: 620 gives 800, 834 gives 1500.
 fn roomy(ms: u32) -> u32 {
     let wanted = ms.saturating_add(ms / 4).max(1);
     let power = 10_u32.pow(wanted.ilog10());
@@ -311,7 +317,7 @@ fn roomy(ms: u32) -> u32 {
     wanted.div_ceil(step).saturating_mul(step)
 }
 
-/// As a rule file has it: 800ms, 2s.
+/// A time as a rule file has it: `800ms`, `2s`.
 fn toml_time(ms: u32) -> String {
     if ms.is_multiple_of(1000) { format!("{}s", ms / 1000) } else { format!("{ms}ms") }
 }
@@ -320,7 +326,7 @@ fn mebibytes(bytes: u64) -> String {
     format!("{}MiB", bytes.div_ceil(1 << 20))
 }
 
-/// 1..=100.
+/// The rounded percentage, 1..=100.
 fn percent(part: u64, all: u64) -> u64 {
     (part.saturating_mul(100) / all.max(1)).clamp(1, 100)
 }

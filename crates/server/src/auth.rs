@@ -1,13 +1,14 @@
-//! Logging in: the users that may, and the check of what a client sent.
+//! Logins: the users that may log in, and the check of the name and password that a client sent.
 //!
-//! A text client logs in with `set <any key> <any> <any> <length>` and the data `user password`, where the user ends at the
-//! first blank; a binary client by SASL PLAIN. `auth/users.rs` reads the file of users, which is the same for both.
+//! A text client logs in with `set <any key> <any> <any> <length>` and the data `user password`, where the
+//! user ends at the first blank; a binary client by SASL PLAIN. `auth/users.rs` reads the file of users,
+//! which is the same for both.
 //!
-//! A wrong password is answered after 400 ms or so, and nothing that its connection sends is looked at meanwhile; after
-//! five the connection is closed, by whatever protocol they came. No thread waits: the connection has a deadline, as one
-//! whose request is held. The time is below the second that some clients wait for any answer: beyond that they take the server for
-//! dead. It is not the same each time, so that it does not tell when the password was looked at. What keeps guessers off is the
-//! number of attempts that an address has (`attempts`).
+//! A wrong password is answered after about 400 ms, and nothing that its connection sends is read meanwhile.
+//! After five wrong passwords, in any protocol, the connection is closed. No thread waits: the connection has
+//! a deadline, like a connection whose request is held. The delay is less than a second, since some clients
+//! take a server for dead after that. It varies, so that it does not tell when the password was checked.
+//! Guessing is limited by the number of attempts that an address has ([`attempts`]).
 
 pub(crate) mod attempts;
 pub(crate) mod rights;
@@ -29,65 +30,66 @@ use rights::{Grants, LimitedUser};
 pub(crate) use users::PWDB;
 pub use users::{AuthError, FILE_BYTES_MAX, NamedBy, Users};
 
-/// A wrong login is answered after a time within these bounds, in milliseconds.
+/// The delay before a wrong login is answered, in milliseconds; each time a random value in this range.
 pub(crate) const DELAY_MS: RangeInclusive<u64> = 350..=450;
 
-/// A connection is closed after this many wrong logins.
+/// The number of wrong logins after which a connection is closed.
 pub(crate) const FAILURES_MAX: u8 = 5;
 
-/// The wrong logins of a connection.
+/// The wrong logins of one connection.
 #[derive(Debug, Default)]
-pub(crate) struct Failures {
+pub(crate) struct LoginFailures {
     count: u8,
-    /// When the last one is due for its answer.
+    /// When the answer to the last wrong login is due; None: it was sent.
     answer_ms: Option<u64>,
 }
 
-impl Failures {
-    /// A wrong login at `now_ms`; `random` chooses how long its answer takes.
+impl LoginFailures {
+    /// Counts a wrong login at `now_ms`. `random` chooses the delay of its answer.
     pub(crate) fn note(&mut self, now_ms: u64, random: u64) {
         self.count = self.count.saturating_add(1);
         let (least, most) = DELAY_MS.into_inner();
         self.answer_ms = Some(now_ms + least + random % (most - least + 1));
     }
 
-    /// A login at which the server did not look: its connection is closed after the answer.
+    /// Notes a login that the server did not check: its connection is closed after the answer.
     pub(crate) fn note_last(&mut self, now_ms: u64, random: u64) {
         self.note(now_ms, random);
         self.count = FAILURES_MAX;
     }
 
-    /// When the last one is due for its answer, if it has none yet.
+    /// When the answer to the last wrong login is due, if it was not sent.
     #[inline]
     pub(crate) fn answer_ms(&self) -> Option<u64> {
         self.answer_ms
     }
 
-    /// Whether it is time to answer, once; `Some(true)`: and to close.
+    /// Whether the answer is due: `Some(close)` once when it is, where `close` says whether the connection is
+    /// closed after it.
     pub(crate) fn answer(&mut self, now_ms: u64) -> Option<bool> {
         self.answer_ms.take_if(|at| *at <= now_ms).map(|_| self.count >= FAILURES_MAX)
     }
 }
 
-/// The users who may log in; shared by all threads.
+/// The file of users who may log in, shared by all threads.
 #[derive(Debug)]
 pub struct AuthFile {
     named_by: NamedBy,
     path: PathBuf,
     users: ArcSwap<Users>,
     grants: ArcSwap<Grants>,
-    /// How often these have been replaced: connections ask anew after that.
+    /// The number of changes of rights: connections look up their rights again after each.
     generation: AtomicU64,
-    /// Wrong logins by address.
+    /// Wrong logins by client address.
     pub(crate) attempts: Attempts,
 }
 
 impl AuthFile {
-    /// Reads the file that the settings want, None if clients need not log in. `pwdb` is what the environment has for
-    /// `MEMCACHED_SASL_PWDB`: it counts under `-S` without `-Y`.
+    /// Reads the file of users that the settings name; None if clients need not log in. `pwdb`: the value of
+    /// `MEMCACHED_SASL_PWDB` in the environment, which counts under `-S` without `-Y`.
     ///
     /// # Errors
-    /// There is no file, or it cannot be used.
+    /// A login is required and there is no file, or the file cannot be used.
     pub fn of_settings(settings: &Settings, pwdb: Option<OsString>) -> Result<Option<Self>, AuthError> {
         if let Some(path) = &settings.auth_file {
             return Self::load(NamedBy::CommandLine, path).map(Some);
@@ -99,7 +101,8 @@ impl AuthFile {
         Self::load(NamedBy::Environment, Path::new(&path)).map(Some)
     }
 
-    /// Reads the file; a relative path stays the same file when the process moves to another directory.
+    /// Reads the file. A relative path is made absolute, so that it names the same file after a change of
+    /// directory.
     pub fn load(named_by: NamedBy, path: &Path) -> Result<Self, AuthError> {
         let users = Users::read(named_by, path)?;
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
@@ -113,18 +116,18 @@ impl AuthFile {
         })
     }
 
-    /// Reads the file again; use the result with [`AuthFile::replace`].
+    /// Reads the file again, for [`AuthFile::replace`].
     pub fn read_again(&self) -> Result<Users, AuthError> {
         Users::read(self.named_by, &self.path)
     }
 
-    /// From now on these users count; who is logged in stays so.
+    /// Replaces the users. Clients that are logged in stay logged in.
     pub fn replace(&self, users: Users) {
         self.users.store(Arc::new(users));
     }
 
-    /// What the users of `[[user]]` may do, checked against these users, or against those in force. None for tables that a
-    /// server without a file of users has is for the caller.
+    /// The rights of the tables of `[[user]]`, whose names must be among `users`, or, if that is None, among
+    /// the users in force. The caller refuses tables on a server without a file of users.
     pub(crate) fn grants_of(
         &self,
         users: Option<&Users>,
@@ -134,47 +137,47 @@ impl AuthFile {
         Grants::of(file, users.unwrap_or(&in_force), &format!("{} {}", self.named_by, self.path.display()))
     }
 
-    /// From now on users have these rights, on connections that they have opened as well.
+    /// Replaces the rights of all users, on open connections too.
     pub(crate) fn grant(&self, grants: Grants) {
         self.grants.store(Arc::new(grants));
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// How often rights were given.
+    /// The number of times that rights were replaced.
     #[inline]
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// What limits the user; None: nothing.
+    /// The rights of a user with limits; None: the user may do everything.
     pub(crate) fn limited(&self, user: &Arc<[u8]>) -> Option<Arc<LimitedUser>> {
         self.grants.load().limited(user)
     }
 
-    /// Reads the file again and uses it; on an error the old users stay.
+    /// Reads the file again and replaces the users; after an error the old users stay.
     pub fn reload(&self) -> Result<(), AuthError> {
         self.read_again().map(|users| self.replace(users))
     }
 
-    /// Whether `payload`, the data of a client's `set` without its `\r\n`, is a user, a blank and the user's
-    /// password.
+    /// Whether `payload`, the data of a client's `set` without `\r\n`, is a user's name, a blank and the
+    /// user's password.
     pub fn check(&self, payload: &[u8]) -> bool {
         self.user_of(payload).is_some()
     }
 
-    /// The user whose name and password `payload` has, as in [`AuthFile::check`].
+    /// The user whose name and password are in `payload`, as in [`AuthFile::check`].
     pub(crate) fn user_of(&self, payload: &[u8]) -> Option<Arc<[u8]>> {
         let blank = payload.iter().position(|byte| *byte == b' ')?;
         self.known(&payload[..blank], &payload[blank + 1..])
     }
 
-    /// Whether `initial_response`, the message of a client's SASL PLAIN (RFC 4616), is `[authzid] NUL user NUL password` of a
-    /// user, with no authzid or the user's own.
+    /// Whether `initial_response`, a client's message of SASL PLAIN (RFC 4616), is `[authzid] NUL user NUL
+    /// password` of a user, where the authzid is empty or the user's name.
     pub fn check_plain(&self, initial_response: &[u8]) -> bool {
         self.user_of_plain(initial_response).is_some()
     }
 
-    /// The user of a SASL PLAIN, as in [`AuthFile::check_plain`].
+    /// The user of a message of SASL PLAIN, as in [`AuthFile::check_plain`].
     pub(crate) fn user_of_plain(&self, initial_response: &[u8]) -> Option<Arc<[u8]>> {
         let mut parts = initial_response.split(|byte| *byte == 0);
         let (Some(authzid), Some(name), Some(password), None) =
@@ -182,15 +185,15 @@ impl AuthFile {
         else {
             return None;
         };
-        // A file of `-Y` may have a user without a name or a password; PLAIN has neither.
+        // A file of `-Y` may have a user with an empty name or password, which PLAIN does not allow.
         let is_plain = !name.is_empty() && !password.is_empty();
         if is_plain && (authzid.is_empty() || authzid == name) { self.known(name, password) } else { None }
     }
 
     /// The user with this name and this password.
     ///
-    /// Compares with every user in full: the time tells the lengths, as it does in memcached, but not how much
-    /// of a guess is right.
+    /// Each user is compared in full, so that the time does not tell how much of a guess is right. It
+    /// tells the lengths, as in memcached.
     fn known(&self, name: &[u8], password: &[u8]) -> Option<Arc<[u8]>> {
         let users = self.users.load();
         let mut known = None;
@@ -361,7 +364,7 @@ mod tests {
 
     #[test]
     fn failures_are_answered_late_and_end_the_connection() {
-        let mut failures = Failures::default();
+        let mut failures = LoginFailures::default();
         for failure in 1..=u64::from(FAILURES_MAX) {
             let now = failure * 10_000;
             failures.note(now, u64::MAX / failure);
@@ -377,7 +380,7 @@ mod tests {
             times.insert(failures.answer_ms());
         }
         assert_eq!(times.len() as u64, DELAY_MS.end() - DELAY_MS.start() + 1);
-        let mut failures = Failures::default();
+        let mut failures = LoginFailures::default();
         failures.note_last(0, 0);
         assert_eq!(failures.answer(*DELAY_MS.start()), Some(true), "not looked at");
     }

@@ -1,16 +1,17 @@
-//! Calls of objects that take several steps, on the lane that is their object's home.
+//! Calls of objects that take several steps, on the home lane of the object.
 //!
 //! ```text
-//!   any lane: turns leave calls ──▶ the home lane's list, by its inbox if it is another ──▶ a step of each, in turn
-//!   a step: Engine::continue_call, under the shard's lock for about 100 us ──▶ the last one wakes the request that waits
+//!   any lane: turns leave calls ──▶ the home lane's list, through its inbox ──▶ a step of each, in turn
+//!   a step: Engine::continue_call, under the shard's lock for 100 us ──▶ the last one wakes the request
 //! ```
-//! A round of a lane has [`ROUND`] for such steps, so that its connections are served between them; the lane does not sleep
-//! while it has any.
+//! Each round of a lane spends at most [`ROUND`] on such steps, so that connections are served between them.
+//! The lane does not sleep while it has calls.
 //!
 //! # Invariants
-//! * A call is in one list or one inbox, and is counted in `Gauges::calls` from the moment in which it left the engine until
-//!   it has ended. A call that waits for its object is the engine's; when its turn comes it is counted before the call for which
-//!   it waited is subtracted. So while the count is 0 no request waits for a call.
+//! * A call is in one list or one inbox. `Gauges::calls` counts it from the moment when it leaves the engine
+//!   until it has ended. A call that waits for its object belongs to the engine; when its turn comes it is
+//!   counted before the call that it waited for is subtracted. So no request waits for a call while the count
+//!   is 0.
 //! * No lock is kept from one step to the next.
 
 use std::collections::VecDeque;
@@ -22,32 +23,32 @@ use cattlegrid_engine::{Effects, RunningCall, Step};
 use crate::lane::handle::Message;
 use crate::shared::Shared;
 
-/// Time of a round for steps of calls. The step that reaches it is finished.
+/// Time for steps of calls in one round. The step that exceeds it is finished.
 const ROUND: Duration = Duration::from_millis(1);
-/// Calls that take their steps in turn; the others have not begun. Each keeps as much as an item may have, until its request
-/// is answered.
+/// The most calls that are in progress at once; the others have not begun. Each call in progress keeps up to
+/// the size of an item until its request is answered.
 const IN_PROGRESS: usize = 8;
-/// Steps of a round at most.
+/// The most steps in one round.
 const ROUND_STEPS: usize = 256;
 
-/// The calls of a lane. See the module's text.
+/// The calls of a lane, in the order in which they take steps.
 #[derive(Debug, Default)]
 pub(crate) struct Calls(VecDeque<Box<RunningCall>>);
 
 impl Calls {
-    /// None have steps left.
+    /// Whether no call has steps left.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Keeps calls that another lane has counted and handed on.
+    /// Adds calls that another lane has counted and handed over.
     pub(crate) fn add(&mut self, calls: impl IntoIterator<Item = Box<RunningCall>>) {
         self.0.extend(calls);
     }
 
-    /// Takes the calls that turns and steps have left: those whose home is this lane are kept, the others are handed on, in
-    /// one message for each lane.
+    /// Takes over the calls that turns and steps have left in `effects`. Calls whose home is this lane are
+    /// kept; the others are sent to their lanes, in one message for each lane.
     #[cold]
     pub(crate) fn take(&mut self, shared: &Shared, lane: usize, effects: &mut Effects) {
         let calls = effects.take_calls();
@@ -68,8 +69,8 @@ impl Calls {
         }
     }
 
-    /// Steps of the first calls in turn, until the round's time is over or all have ended. The ends of waits are in the effects
-    /// then.
+    /// Executes steps of the first calls alternately, until the time of the round is used or all calls have
+    /// ended. The ends of waits are left in `effects`.
     #[cold]
     pub(crate) fn advance(&mut self, shared: &Shared, lane: usize, effects: &mut Effects) {
         let (counters, interest) = (&shared.lanes[lane].counters, shared.interest());
@@ -91,11 +92,11 @@ impl Calls {
                 break;
             }
         }
-        // No connection has asked for these steps.
+        // The descriptor 0 stands for no connection.
         shared.publish(0, lane, 0, effects);
     }
 
-    /// Drops all: their requests are not answered any more.
+    /// Drops all calls, whose requests are not answered any more.
     pub(crate) fn drop_all(&mut self, shared: &Shared) {
         shared.gauges.calls.fetch_sub(self.0.len(), Relaxed);
         self.0.clear();

@@ -1,44 +1,48 @@
-//! Limits of connections that are no options.
+//! Limits of connections that are not options.
 
 use cattlegrid_protocol::Limits;
 
-/// Limits of connections that are no options. Tests lower them, so that they are reached.
+/// Limits of connections that are not options. Tests lower them to reach them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Caps {
-    /// The buffer of a command that arrives in pieces grows by this many bytes at most, or to twice its size.
+    /// The buffer of a command that arrives in pieces grows by at most this many bytes, or doubles if that is
+    /// more.
     pub(crate) growth_bytes: usize,
-    /// Most bytes of all input together that is kept.
+    /// The most bytes of input that all connections together may keep.
     pub(crate) uploads_bytes: usize,
-    /// Replies of one connection in one turn, in bytes; the rest has to wait for the next turn.
+    /// The most bytes of replies of one connection in one turn; the rest waits for the next turn.
     pub(crate) output_bytes: usize,
-    /// Keys of `get`s of one connection in one turn: the `get` that reaches this many may go on for as many.
+    /// Keys of `get`s of one connection in one turn. The `get` that reaches this number may go on for as many
+    /// keys again.
     pub(crate) turn_keys: usize,
-    /// Replies of one connection in one turn while unsent output is scarce, in bytes; also what is kept then of what was executed behind a request that waits.
+    /// The most bytes of replies of one connection in one turn while memory for unsent output is scarce. Also
+    /// the limit of replies that are kept behind a request that waits.
     pub(crate) scarce_output_bytes: usize,
-    /// Most bytes of replies that are encrypted before the socket has taken what was encrypted before.
+    /// The most bytes of replies that are encrypted while earlier encrypted bytes are unsent.
     pub(crate) encrypted_bytes: usize,
-    /// Most bytes of all unsent output together.
+    /// The most bytes of unsent output of all connections together.
     pub(crate) unsent_bytes: usize,
-    /// Bytes kept of what was executed behind a request that waits; no more is executed then.
+    /// Bytes of kept replies behind a request that waits, at which no further command is executed.
     pub(crate) read_ahead_bytes: usize,
-    /// Bytes of the buffer that a lane's connections share to receive into.
+    /// Size of the buffer into which all connections of a lane receive, in bytes.
     pub(crate) receive_bytes: usize,
-    /// Least room in it for a receive, in bytes.
+    /// The least free room in that buffer for a receive, in bytes.
     pub(crate) receive_room_bytes: usize,
-    /// Most bytes of a receive while input that is kept is near its cap.
+    /// The most bytes of one receive while kept input is near its limit.
     pub(crate) scarce_receive_bytes: usize,
-    /// Longest line of `get gets gat gats`, in bytes.
+    /// The longest line of `get gets gat gats`, in bytes.
     pub(crate) get_line_bytes: usize,
-    /// Bytes of the receive behind a value that has pages of its own.
+    /// Bytes that are received into the common buffer while a value is received into pages of its own.
     pub(crate) begin_bytes: usize,
-    /// Bytes for which a value that arrives takes pages at first.
+    /// Bytes for which an arriving value takes pages at first.
     pub(crate) piece_bytes: usize,
-    /// All values that are not whole have at most one part in this many of the memory.
+    /// All incomplete values together may have 1/`arriving_part` of the memory.
     pub(crate) arriving_part: usize,
 }
 
 impl Caps {
-    /// Those of a server whose items have `item_bytes_max` at most, and its unsent output `unsent_bytes`.
+    /// The limits of a server whose items have at most `item_bytes_max` bytes, and its unsent output
+    /// `unsent_bytes`.
     pub(crate) fn new(item_bytes_max: usize, unsent_bytes: usize) -> Self {
         Self {
             growth_bytes: 64 << 10,

@@ -1,31 +1,31 @@
-//! Commands that are not about a key.
+//! Commands without a key: `stats`, `flush_all`, `verbosity`, `watch`, `lru_crawler` and the like.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use cattlegrid_protocol::{Admin, Words, reply, strict_i32, strict_u32};
 
 use crate::connection::unsent::pinned_cap;
-use crate::dump::{Dump, Form};
+use crate::dump::{Dump, DumpFormat};
 use crate::turns::Turn;
 use crate::watch::Topics;
 use crate::{log, stats};
 
-/// The highest level of the command `verbosity`, as in memcached; more is taken for it.
+/// The highest level of the command `verbosity`, as in memcached; a higher number means this level.
 const VERBOSITY_MAX: u32 = 2;
-/// The largest class of memcached under its default options; 0 is its pool of pages.
+/// The largest class number of memcached under its default options; 0 is its pool of pages.
 const SLAB_CLASSES: i32 = 39;
 
-/// What is to happen to the connection.
-pub(crate) enum After {
+/// The caller's next step for the connection.
+pub(crate) enum ConnectionAction {
     GoOn,
     Close,
     Watch(Topics),
     Dump(Dump),
 }
 
-/// Executes a command of the connection `token` that is not about a key; the reply, if there is one at once, goes to
-/// `turn.out`.
-pub(crate) fn admin(admin: &Admin<'_>, token: u64, turn: &mut Turn<'_>) -> After {
+/// Executes a command without a key for the connection `token`. The reply, unless it follows later, is
+/// appended to `turn.out`.
+pub(crate) fn admin(admin: &Admin<'_>, token: u64, turn: &mut Turn<'_>) -> ConnectionAction {
     match *admin {
         Admin::Version => {
             turn.out.bytes.extend_from_slice(b"VERSION ");
@@ -38,32 +38,32 @@ pub(crate) fn admin(admin: &Admin<'_>, token: u64, turn: &mut Turn<'_>) -> After
                 turn.shared.watchers.log_requests(level >= log::REQUESTS);
                 turn.shared.note_watched();
             }
-            say(turn, noreply, "OK");
+            answer_line(turn, noreply, "OK");
         }
         Admin::FlushAll { delay, noreply } => flush_all(delay, noreply, turn),
         Admin::Stats(words) if turn.shared.settings.track_sizes && is_sizes(words) => {
-            return After::Dump(Dump::of_sizes(turn.lane, token));
+            return ConnectionAction::Dump(Dump::of_sizes(turn.lane, token));
         }
         Admin::Stats(words) => stats::stats(words, turn),
-        Admin::Quit => return After::Close,
+        Admin::Quit => return ConnectionAction::Close,
         Admin::Shutdown { graceful } => return shutdown(graceful, turn),
         Admin::Watch(words) => return watch(words, turn),
         Admin::LruCrawler(words) => return lru_crawler(words, token, turn),
-        Admin::Lru(words) => say(turn, words.noreply(), lru(words)),
-        Admin::Slabs(words) => say(turn, words.noreply(), slabs(words)),
+        Admin::Lru(words) => answer_line(turn, words.noreply(), lru(words)),
+        Admin::Slabs(words) => answer_line(turn, words.noreply(), slabs(words)),
         Admin::CacheMemlimit { mebibytes, noreply } => cache_memlimit(mebibytes, noreply, turn),
         Admin::RefreshCerts => refresh_certs(turn),
         Admin::Debugtime(words) => debugtime(words, turn),
     }
-    After::GoOn
+    ConnectionAction::GoOn
 }
 
-/// `stats sizes`, whatever follows.
+/// Whether the command is `stats sizes`, with or without arguments.
 fn is_sizes(mut words: Words<'_>) -> bool {
     words.next() == Some(b"sizes")
 }
 
-fn say(turn: &mut Turn<'_>, noreply: bool, text: &str) {
+fn answer_line(turn: &mut Turn<'_>, noreply: bool, text: &str) {
     if !noreply {
         reply::line(&mut turn.out.bytes, text);
     }
@@ -72,69 +72,69 @@ fn say(turn: &mut Turn<'_>, noreply: bool, text: &str) {
 fn flush_all(delay: i64, noreply: bool, turn: &mut Turn<'_>) {
     turn.counters.cmd_flush.add(1);
     if !turn.shared.settings.flush {
-        return say(turn, noreply, reply::error::FLUSH_NOT_ALLOWED);
+        return answer_line(turn, noreply, reply::error::FLUSH_NOT_ALLOWED);
     }
-    // A delay is an exptime: relative up to 30 days, a Unix time above; 0 and what has passed is now. As in memcached it
-    // ends a second early: a delay of 1 is none.
+    // A delay is an exptime: relative up to 30 days, a Unix time above; 0 and times in the past mean now. As
+    // in memcached it takes effect a second early, so that a delay of 1 is none.
     let now = turn.now.second;
     let last = if delay <= 0 { now.saturating_sub(1) } else { turn.now.expiry(delay).saturating_sub(1) };
     turn.shared.engine.flush(last.max(now), turn.now);
-    // What memcached calls oldest_live.
+    // memcached calls this time oldest_live.
     turn.shared.gauges.oldest.store(last, Relaxed);
-    say(turn, noreply, "OK");
+    answer_line(turn, noreply, "OK");
 }
 
-fn shutdown(graceful: bool, turn: &mut Turn<'_>) -> After {
+fn shutdown(graceful: bool, turn: &mut Turn<'_>) -> ConnectionAction {
     if !turn.shared.settings.shutdown_command {
-        say(turn, false, reply::error::SHUTDOWN_NOT_ENABLED);
-        return After::GoOn;
+        answer_line(turn, false, reply::error::SHUTDOWN_NOT_ENABLED);
+        return ConnectionAction::GoOn;
     }
     log::notice(if graceful { "shutdown graceful asked by a client" } else { "shutdown asked by a client" });
     turn.shared.stop_asked.store(true, Relaxed);
     turn.shared.control.wake();
-    After::Close
+    ConnectionAction::Close
 }
 
-fn watch(words: Words<'_>, turn: &mut Turn<'_>) -> After {
+fn watch(words: Words<'_>, turn: &mut Turn<'_>) -> ConnectionAction {
     if !turn.shared.settings.watch {
-        say(turn, false, reply::error::WATCH_NOT_ALLOWED);
-        return After::GoOn;
+        answer_line(turn, false, reply::error::WATCH_NOT_ALLOWED);
+        return ConnectionAction::GoOn;
     }
     let mut topics = Topics::default();
     let mut any = false;
     for word in words {
         any = true;
         let Some(topic) = Topics::parse(word) else {
-            say(turn, false, "ERROR");
-            return After::GoOn;
+            answer_line(turn, false, "ERROR");
+            return ConnectionAction::GoOn;
         };
         topics = topics.with(topic);
     }
-    // As memcached: without a word, fetchers.
-    After::Watch(if any { topics } else { Topics::engine(cattlegrid_engine::Interest::FETCHERS) })
+    // Without an argument, fetchers are watched, as in memcached.
+    ConnectionAction::Watch(if any { topics } else { Topics::engine(cattlegrid_engine::Interest::FETCHERS) })
 }
 
-fn lru_crawler(mut words: Words<'_>, token: u64, turn: &mut Turn<'_>) -> After {
+fn lru_crawler(mut words: Words<'_>, token: u64, turn: &mut Turn<'_>) -> ConnectionAction {
     let noreply = words.noreply();
     let (verb, argument) = (words.next().unwrap_or_default(), words.next());
     let form = match verb {
-        b"metadump" => Some(Form::Meta),
-        b"mgdump" => Some(Form::MetaGet),
+        b"metadump" => Some(DumpFormat::Meta),
+        b"mgdump" => Some(DumpFormat::MetaGet),
         _ => None,
     };
     if let Some(form) = form {
         return match start_dump(form, argument, token, turn) {
             Ok(dump) => {
-                say(turn, false, "OK");
-                After::Dump(dump)
+                answer_line(turn, false, "OK");
+                ConnectionAction::Dump(dump)
             }
             Err(refusal) => {
-                say(turn, false, refusal);
-                After::GoOn
+                answer_line(turn, false, refusal);
+                ConnectionAction::GoOn
             }
         };
     }
-    // There is no crawler: segments expire as wholes. What steers memcached's answers as if it were steered.
+    // There is no crawler, since whole segments expire. Options that steer it have the answers of memcached.
     let text = match (verb, argument) {
         (b"enable" | b"disable", None) => "OK",
         (b"sleep", Some(micros)) => match strict_u32(micros) {
@@ -155,18 +155,28 @@ fn lru_crawler(mut words: Words<'_>, token: u64, turn: &mut Turn<'_>) -> After {
         }
         _ => "ERROR",
     };
-    say(turn, noreply, text);
-    After::GoOn
+    answer_line(turn, noreply, text);
+    ConnectionAction::GoOn
 }
 
 const BAD_CLASS: &str = "BADCLASS invalid class id";
 const DUMP_RUNS: &str = "BUSY currently processing crawler request";
 
-/// The dump, if the connection `token` may have it now; otherwise what to tell it.
-fn start_dump(form: Form, classes: Option<&[u8]>, token: u64, turn: &Turn<'_>) -> Result<Dump, &'static str> {
+/// Begins a dump for the connection `token`.
+///
+/// # Errors
+/// Another dump runs, or the connection cannot have one; the text is the reply.
+fn start_dump(
+    form: DumpFormat,
+    classes: Option<&[u8]>,
+    token: u64,
+    turn: &Turn<'_>,
+) -> Result<Dump, &'static str> {
     let (forbidden, pipelined) = match form {
-        Form::Meta => ("ERROR metadump not allowed", "ERROR cannot pipeline other commands before metadump"),
-        Form::MetaGet | Form::Sizes => {
+        DumpFormat::Meta => {
+            ("ERROR metadump not allowed", "ERROR cannot pipeline other commands before metadump")
+        }
+        DumpFormat::MetaGet | DumpFormat::Sizes => {
             ("ERROR key dump not allowed", "ERROR cannot pipeline other commands before mgdump")
         }
     };
@@ -182,7 +192,8 @@ fn start_dump(form: Form, classes: Option<&[u8]>, token: u64, turn: &Turn<'_>) -
     turn.shared.dumps.begin(form, hide_cas, has_items, turn.lane, token).ok_or(DUMP_RUNS)
 }
 
-/// `all`, `hash`, or class numbers with commas: whether class 1 is among them, which has all items. `None`: it is neither.
+/// Whether `all`, `hash` or a list of class numbers includes class 1, which has all items. None: the word is
+/// none of these.
 fn has_first_class(word: &[u8]) -> Option<bool> {
     if word == b"all" || word == b"hash" {
         return Some(true);
@@ -193,7 +204,7 @@ fn has_first_class(word: &[u8]) -> Option<bool> {
     })
 }
 
-/// `lru tune|mode|temp_ttl`: there is nothing to tune; what memcached accepts is accepted.
+/// Answers `lru tune|mode|temp_ttl`, which have no effect, as memcached does.
 fn lru(words: Words<'_>) -> &'static str {
     let words: Vec<&[u8]> = words.collect();
     match words[..] {
@@ -217,7 +228,7 @@ fn lru(words: Words<'_>) -> &'static str {
     }
 }
 
-/// `slabs reassign|automove`: there are no slabs to move.
+/// Answers `slabs reassign|automove`, which have no effect: there are no slabs.
 fn slabs(words: Words<'_>) -> &'static str {
     let words: Vec<&[u8]> = words.collect();
     match words[..] {
@@ -251,7 +262,7 @@ fn cache_memlimit(mebibytes: u64, noreply: bool, turn: &mut Turn<'_>) {
         turn.shared.engine.set_memory_limit(bytes, pinned_max).ok()
     };
     let text = match mebibytes {
-        // As memcached, which refuses less than eight pages.
+        // memcached, too, refuses less than eight pages.
         ..8 => "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m",
         1_000_000_001.. => "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes",
         _ if set(mebibytes).is_some() => {
@@ -260,7 +271,7 @@ fn cache_memlimit(mebibytes: u64, noreply: bool, turn: &mut Turn<'_>) {
         }
         _ => "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust",
     };
-    say(turn, noreply, text);
+    answer_line(turn, noreply, text);
 }
 
 fn refresh_certs(turn: &mut Turn<'_>) {
@@ -272,24 +283,24 @@ fn refresh_certs(turn: &mut Turn<'_>) {
                 "OK".to_owned()
             }
             Err(error) => {
-                // The paths are for who runs the server.
+                // Only the log shows paths, since clients need not know them.
                 log::error(format_args!("certificates kept as they were: {error}"));
                 "SERVER_ERROR the certificates stay as they were; the server's log says why".to_owned()
             }
         },
     };
-    say(turn, false, &text);
+    answer_line(turn, false, &text);
 }
 
 fn debugtime(mut words: Words<'_>, turn: &mut Turn<'_>) {
     match words.next().and_then(parse::<u32>) {
         Some(seconds) => {
             turn.shared.clock.advance(seconds);
-            // Later commands of this turn count from there.
+            // The rest of this turn uses the new time.
             turn.now.second = turn.shared.clock.seconds();
-            say(turn, false, "OK");
+            answer_line(turn, false, "OK");
         }
-        None => say(turn, false, reply::error::BAD_FORMAT),
+        None => answer_line(turn, false, reply::error::BAD_FORMAT),
     }
 }
 

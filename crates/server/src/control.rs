@@ -1,5 +1,5 @@
-//! The control thread: starts and ends the lanes, reads signals, keeps the store's house in order, and accepts again after a pause
-//! ([`crate::acceptor`]).
+//! The control thread: it starts and ends the lanes, reads signals, frees memory of the store once a second,
+//! and accepts connections after a pause ([`crate::acceptor`]).
 
 use std::collections::HashSet;
 use std::os::fd::AsFd as _;
@@ -20,17 +20,18 @@ use crate::holds::HoldReports;
 use crate::idle_rules::IdleRules;
 use crate::lane::handle::Message;
 use crate::listen::Listeners;
-use crate::manager::{Manager, SignsOfLife};
+use crate::manager::{LaneHeartbeats, Manager};
 use crate::poller::{Poller, Wish};
-use crate::reload::{Extent, Reloads};
+use crate::reload::{ReloadScope, Reloads};
 use crate::shared::Shared;
 use crate::signals::{Signal, Signals};
 use crate::{lane, log, stats};
 
-/// Runs the server: starts the lanes, and comes back when they have left. `must_reload`: a reload was asked for before.
+/// Runs the server: starts the lanes, and returns when they have left. `must_reload`: a reload was requested
+/// before.
 ///
 /// # Errors
-/// The system's, when a thread or poller cannot be made or fails.
+/// The system cannot make a thread or a poller, or the poller fails.
 pub(crate) fn run(
     shared: &Arc<Shared>,
     mut listeners: Listeners,
@@ -49,7 +50,8 @@ pub(crate) fn run(
     let mut control = Control::new(shared, Arc::clone(&sockets), signals, &manager)
         .map_err(|e| failed("waiting for connections", e))?;
     shared.acceptor.begin(shared);
-    // Before the first request, which finds the logs' lines of statistics and whose items are below their floors.
+    // This precedes the first request, so that statistics show the logs, and items below a log's floor are
+    // known.
     shared.follows.follow(shared, shared.settings.follows());
     let lanes = start_lanes(shared, &sockets)?;
     drop(sockets);
@@ -58,30 +60,35 @@ pub(crate) fn run(
     }
     manager.ready();
     if must_reload {
-        control.reload(Extent::All);
+        control.reload(ReloadScope::All);
     }
     let ended = control.run();
-    manager.stopping(if matches!(ended, Ok(Leave::Drain)) { shared.settings.drain } else { Duration::ZERO });
+    manager.stopping(if matches!(ended, Ok(ShutdownMode::Drain)) {
+        shared.settings.drain
+    } else {
+        Duration::ZERO
+    });
     shared.gauges.leaving.store(true, Relaxed);
-    // No connection is accepted any more: the sockets, and the unix one's file, go while the lanes finish.
+    // No more connections are accepted: the sockets, and the file of the Unix socket, are removed while the
+    // lanes finish.
     shared.acceptor.shut();
     let Control { mut signals, sockets, poller, mut life, .. } = control;
     drop((listeners, sockets, poller));
-    let draining = matches!(ended, Ok(Leave::Drain));
+    let draining = matches!(ended, Ok(ShutdownMode::Drain));
     if draining {
         shared.follows.drain();
     }
     tell_all(shared, || if draining { Message::Drain } else { Message::Stop });
     while !lanes.iter().all(JoinHandle::is_finished) {
         let mut fds = [PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN)];
-        // A lane that has left is noticed at the next look.
+        // A lane that has left is noticed at the next iteration.
         let _woken = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 10_000_000 }));
         if let Ok(Some(Signal::LeaveNow)) = signals.next() {
             tell_all(shared, || Message::Stop);
         }
-        life.look(&manager, &shared.lanes, shared.clock.now(), |number| lanes[number].is_finished());
+        life.tick(&manager, &shared.lanes, shared.clock.now(), |number| lanes[number].is_finished());
     }
-    // Held requests are answered: no client waits for a job.
+    // All held requests have been answered, so that no client waits for a job.
     shared.loaders.stop();
     shared.follows.stop();
     shared.watchers.stop();
@@ -92,7 +99,7 @@ pub(crate) fn run(
     ended.map(|_| ()).map_err(|e| failed("waiting for connections", e))
 }
 
-/// Where the server serves, in a few words.
+/// The addresses on which the server serves, for the service manager.
 fn serving(listeners: &Listeners) -> String {
     let addresses: Vec<_> = listeners.sockets.iter().map(|listener| listener.address.to_string()).collect();
     match &addresses[..] {
@@ -107,7 +114,7 @@ fn failed(what: &'static str, error: std::io::Error) -> ServeError {
     ServeError::Io { what, error }
 }
 
-/// The thread that makes lines for watchers.
+/// Starts the thread that formats lines for watchers.
 fn start_watch(shared: &Arc<Shared>) -> Result<JoinHandle<()>, ServeError> {
     let shared = Arc::clone(shared);
     Builder::new()
@@ -135,9 +142,9 @@ fn tell_all(shared: &Shared, message: impl Fn() -> Message) {
     shared.lanes.iter().for_each(|lane| lane.tell(message()));
 }
 
-/// How to leave.
+/// How the server ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Leave {
+enum ShutdownMode {
     Drain,
     Now,
 }
@@ -148,7 +155,7 @@ struct Control<'a> {
     signals: Signals,
     poller: Poller,
     last_tick: u32,
-    /// What was advised once already.
+    /// Advice that was logged.
     advised: HashSet<String>,
     idle_rules: IdleRules,
     holds: HoldReports,
@@ -156,13 +163,13 @@ struct Control<'a> {
     folder: Folder,
     heap: Heap,
     manager: Arc<Manager>,
-    life: SignsOfLife,
+    life: LaneHeartbeats,
 }
 
 /// Tokens of the poller.
 const SIGNALS: u64 = 0;
 const WAKER: u64 = 1;
-/// Seconds a page must have been free to be given back to the system, twice over.
+/// A page is returned to the system when it was free for two periods of this many seconds.
 const PURGE_SECONDS: u32 = 30;
 
 impl<'a> Control<'a> {
@@ -190,16 +197,16 @@ impl<'a> Control<'a> {
             folder: Folder::default(),
             heap: Heap::default(),
             manager: Arc::clone(manager),
-            life: SignsOfLife::new(manager, shared.clock.now()),
+            life: LaneHeartbeats::new(manager, shared.clock.now()),
         })
     }
 
-    fn run(&mut self) -> std::io::Result<Leave> {
+    fn run(&mut self) -> std::io::Result<ShutdownMode> {
         let mut ready = Vec::new();
         let mut busy = false;
         loop {
             ready.clear();
-            // Dead segments are emptied a piece at a time, with the requests in between.
+            // Dead segments are emptied in small steps, with requests in between.
             let timeout = if busy { Duration::from_millis(1) } else { Duration::from_millis(500) };
             let timeout = self.shared.acceptor.until_retry(timeout, self.shared);
             let timeout = self.life.until_next(timeout, self.shared.clock.now());
@@ -214,32 +221,32 @@ impl<'a> Control<'a> {
                 }
             }
             if self.shared.stop_asked.load(Relaxed) {
-                return Ok(Leave::Drain);
+                return Ok(ShutdownMode::Drain);
             }
             self.shared.acceptor.retry(&self.sockets, woken, self.shared);
             busy = self.tick(busy);
-            self.life.look(&self.manager, &self.shared.lanes, self.shared.clock.now(), |_| false);
+            self.life.tick(&self.manager, &self.shared.lanes, self.shared.clock.now(), |_| false);
         }
     }
 
-    /// All signals that have come.
-    fn read_signals(&mut self) -> std::io::Result<Option<Leave>> {
+    /// Handles all signals that have arrived.
+    fn read_signals(&mut self) -> std::io::Result<Option<ShutdownMode>> {
         while let Some(signal) = self.signals.next()? {
             match signal {
-                Signal::Reload => self.reload(Extent::All),
-                Signal::Drain => return Ok(Some(Leave::Drain)),
-                Signal::LeaveNow => return Ok(Some(Leave::Now)),
+                Signal::Reload => self.reload(ReloadScope::All),
+                Signal::Drain => return Ok(Some(ShutdownMode::Drain)),
+                Signal::LeaveNow => return Ok(Some(ShutdownMode::Now)),
             }
         }
         Ok(None)
     }
 
-    /// The files are read one after the other: the spare descriptor is enough for them.
-    fn reload(&mut self, extent: Extent) {
+    /// Starts a reload. Its files are read one after the other, so that the one spare descriptor is enough.
+    fn reload(&mut self, extent: ReloadScope) {
         self.shared.acceptor.lend_spare(self.shared, || self.reloads.ask(self.shared, extent));
     }
 
-    /// Once a second, and more often while there is something to do: returns memory of what is dead.
+    /// Upkeep, called once a second, and more often while it returns true: frees the memory of dead items.
     fn tick(&mut self, busy: bool) -> bool {
         let now = self.shared.now_at(self.shared.clock.now());
         let second_is_new = now.second != self.last_tick;
@@ -279,7 +286,7 @@ impl<'a> Control<'a> {
         }
     }
 
-    /// Lanes that wait give up memory too, in the round they are woken for.
+    /// Wakes lanes that wait, when memory is scarce, so that they free their share of it.
     fn look_at_memory(&self, now_ms: u64) {
         self.shared.look_at_memory_limits();
         self.shared.look_at_memory(now_ms);
@@ -292,12 +299,13 @@ impl<'a> Control<'a> {
     fn look_at_folder(&mut self) {
         let watched = self.shared.in_force().watched();
         if self.folder.must_reload(watched, OwnTypes::look) {
-            self.reload(Extent::Objects);
+            self.reload(ReloadScope::Objects);
         }
     }
 
-    /// Says once what would help: of crowded tags, and of gradual purges that were not. And once a minute, while it lasts, of each
-    /// rule of which many fills are dropped though they may be new, or whose holds end without the value.
+    /// Logs advice. Crowded tags and missing gradual purges are logged once. Each rule of which many fills
+    /// are dropped although they may be new, or whose holds end without the value, is logged at most once a
+    /// minute.
     fn advise(&mut self, now_ms: u64) {
         let shared = self.shared.engine.shared();
         let stats = shared.tags().stats();
@@ -330,7 +338,7 @@ impl<'a> Control<'a> {
             {
                 log::warning(format_args!("rule {}: {advice}", rule.pattern.text()));
             }
-            if let Some(line) = self.holds.look(rule, state, now_ms) {
+            if let Some(line) = self.holds.due_line(rule, state, now_ms) {
                 log::warning(line);
             }
         }

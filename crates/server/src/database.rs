@@ -1,4 +1,4 @@
-//! The database of a log of the rule file, whichever it is.
+//! A database of any kind whose log is followed.
 
 use std::sync::Arc;
 
@@ -15,8 +15,9 @@ pub(crate) enum Database {
 }
 
 impl Database {
-    /// That of a log; None: it is of no database, or this server was built without the feature for it, and the rule file is refused. `table`: what of a
-    /// table is followed; `outlives`: see [`postgres::Source`].
+    /// The database of the log `settings`. None: the log has no database, or this build lacks the feature for
+    /// it; such a rule file is refused. `table`: which parts of a table are followed; `outlives`: see
+    /// [`postgres::Source`].
     ///
     /// # Errors
     /// The file of certificates cannot be read.
@@ -56,7 +57,7 @@ impl Database {
         })
     }
 
-    /// Goes on where another node stood.
+    /// Starts following at the position where another node ended.
     #[cfg(feature = "etcd")]
     pub(crate) fn at(mut self, place: Option<Box<str>>) -> Self {
         match &mut self {
@@ -67,10 +68,11 @@ impl Database {
         self
     }
 
-    /// What it lacks, each with the statement that mends it.
+    /// Asks the database which settings and rights are missing; each entry has the statement that corrects
+    /// it.
     ///
     /// # Errors
-    /// It cannot be reached, or refuses.
+    /// The database cannot be reached, or refuses the login or the query.
     pub(crate) async fn check(&self, password: Option<&str>) -> Result<Vec<Missing>, WireError> {
         let password = |address: &Address| password.map(str::to_owned).or_else(|| address.password.clone());
         match self {
@@ -80,7 +82,7 @@ impl Database {
         }
     }
 
-    /// Follows it until it is told to stop, or the sender is gone.
+    /// Follows the log until `wished` says to stop, or its sender is dropped.
     pub(crate) async fn follow(self, node: &mut impl Node, wished: watch::Receiver<SourceRequest>) {
         match self {
             Self::Postgres(source) => source.follow(node, wished).await,

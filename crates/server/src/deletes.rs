@@ -6,12 +6,12 @@
 //!                  └────────────┴─────────────────────────────┘
 //! ```
 //!
-//! All of it is on one thread. A delete is idempotent, so what is not known to be done is done again: after a connection ended, and
-//! after the database sends something once more.
+//! All of it runs on one thread. A delete is idempotent, so deletes without a known result are repeated:
+//! after a connection ended, and when the database sends a transaction again.
 //!
 //! # Invariants
-//! * With a permanent slot, a transaction is acknowledged after every server has answered its deletes.
-//! * A server is emptied only if that was asked for (`--on-gap flush`).
+//! * With a permanent slot, a transaction is acknowledged when every server has answered its deletes.
+//! * A server is emptied only if the option `--on-gap flush` is set.
 
 mod link;
 mod queues;
@@ -22,7 +22,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cattlegrid_config::{Distribution, FollowCommand, FollowSettings, FollowTable, Memcached, OnGap};
+use cattlegrid_config::{Distribution, FollowCommand, FollowSettings, FollowTable, MemcachedServer, OnGap};
 use cattlegrid_follow::postgres::LeftOut;
 use cattlegrid_follow::{FlushReason, FollowerState, LogOrder, Name, Names, Node, Notice, SourceRequest};
 use cattlegrid_ring::{Layout, Ring, RingError, Server};
@@ -30,75 +30,75 @@ use tokio::sync::{Notify, watch};
 use tokio::task::LocalSet;
 
 use crate::database::Database;
-use crate::follows::{Said, password};
+use crate::follows::{RecentMessages, password};
 use crate::log;
 use crate::signals::{Signal, Signals};
 use crate::time::Clock;
-use queues::{Answer, Overflow, QueueFull, Queues};
+use queues::{Overflow, QueueFull, Queues, ServerReply};
 
-/// Longest time at the end in which servers may answer what they were told.
+/// The longest time that servers have at the end to answer commands that were sent.
 const LEAVE: Duration = Duration::from_secs(3);
 
-/// Between two looks at signals, and at how far the log is.
+/// Time between two checks for signals, and of the position in the log.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// Most marks of positions and of confirmations that wait for servers.
+/// The most positions and confirmations that wait for servers.
 const MARKS_MAX: usize = 10_000;
 
-/// Longest key of memcached, in bytes.
+/// The longest key of memcached, in bytes.
 const KEY_BYTES_MAX: usize = 250;
 
-/// Why nothing is followed.
+/// Why a log cannot be followed.
 #[derive(Debug, thiserror::Error)]
 pub enum DeletesError {
-    /// The servers cannot be on a ring.
+    /// The servers cannot form a ring.
     #[error("follow --to: {0}")]
     Ring(#[from] RingError),
-    /// Certificates that cannot be used.
+    /// The certificates cannot be used.
     #[error("follow: {0}")]
     Tls(#[from] cattlegrid_follow::postgres::TlsError),
-    /// The system refuses something.
+    /// A system call failed.
     #[error("follow: {what}: {source}")]
     Io {
-        /// What was wanted.
+        /// What was being done.
         what: &'static str,
-        /// Why not.
+        /// The call's error.
         source: std::io::Error,
     },
-    /// The log is of no database.
+    /// The log is not of a database.
     #[error("follow {0}: is no log of a database")]
     NoDatabase(String),
 }
 
-/// What the tasks share.
+/// The state that the tasks share.
 struct TaskContext {
     log: FollowSettings,
-    servers: Vec<Memcached>,
+    servers: Vec<MemcachedServer>,
     queues: RefCell<Queues>,
-    /// There is something for the server.
+    /// Wakes the task of each server when its queue has commands.
     wakes: Vec<Notify>,
-    /// A batch was answered.
+    /// Notifies when a batch was answered.
     done: Notify,
     counts: Cell<DeleteCounts>,
     progress: RefCell<LogProgress>,
-    said: RefCell<Said>,
+    said: RefCell<RecentMessages>,
 }
 
-/// How far the log is.
+/// The progress of the log.
 #[derive(Debug, Default)]
 struct LogProgress {
-    /// Orders that were given, and when the head of the log was asked for that they reach.
+    /// For each request for the head of the log: the number of orders up to it, and the time of the request.
     asked: VecDeque<(u64, u64)>,
-    /// What was committed before it is deleted.
+    /// Every change committed before this time has been deleted; in milliseconds.
     confirmed_ms: Option<u64>,
-    /// Until it is confirmed for the first time.
+    /// When following began, in milliseconds; None after the first confirmation.
     starts_ms: Option<u64>,
     behind_since_ms: Option<u64>,
-    /// The database lacks something.
+    /// Whether the database lacks a setting or a right.
     is_missing: bool,
 }
 
-/// For the line at the end.
+/// Counters for the summary at the end.
 #[derive(Debug, Default, Clone, Copy)]
 struct DeleteCounts {
     transactions: u64,
@@ -112,7 +112,8 @@ struct DeleteCounts {
 /// Follows a log until a signal ends it.
 ///
 /// # Errors
-/// It cannot be followed at all. A database or a server that cannot be reached is tried again.
+/// The log cannot be followed at all. A database or a server that cannot be reached is not an error: it is
+/// tried again.
 pub fn delete_keys(log: &FollowSettings, command: &FollowCommand) -> Result<(), DeletesError> {
     let io = |what| move |source| DeletesError::Io { what, source };
     let database = Database::of(log, FollowTable::of_keys, true)?;
@@ -162,12 +163,12 @@ pub fn delete_keys(log: &FollowSettings, command: &FollowCommand) -> Result<(), 
     result
 }
 
-/// Whether the database sends once more what was not obeyed, while this process runs.
+/// Whether the database sends unacknowledged changes again while this process runs.
 fn goes_back(log: &FollowSettings) -> bool {
     log.postgres().is_none_or(|log| log.slot.is_some())
 }
 
-/// None: each key is on every server.
+/// The ring of servers; None: each key is deleted on every server.
 fn ring(command: &FollowCommand) -> Result<Option<Ring>, RingError> {
     let layout = match command.distribution {
         Distribution::Ketama => Layout::OneAtATime,
@@ -178,8 +179,8 @@ fn ring(command: &FollowCommand) -> Result<Option<Ring>, RingError> {
     Ring::new(servers.collect::<Result<Vec<_>, _>>()?, layout).map(Some)
 }
 
-/// Looks how far the log is, until a signal comes; then the servers have a moment for what they were told, and the follower is told to
-/// stop. Ends only if signals cannot be received.
+/// Watches the progress of the log until a signal comes. Then it waits, up to [`LEAVE`], for the servers'
+/// answers, and tells the follower to stop. It returns an error only if signals cannot be received.
 async fn until_signal(
     shared: &TaskContext,
     mut signals: Signals,
@@ -242,20 +243,20 @@ fn say_start(log: &FollowSettings, command: &FollowCommand) {
 }
 
 impl TaskContext {
-    /// Counts what a server has done.
-    fn note(&self, place: usize, answer: Answer) {
+    /// Counts the reply of a server.
+    fn note(&self, place: usize, answer: ServerReply) {
         let mut counts = self.counts.get();
         match answer {
-            Answer::Deleted { was_there } => {
+            ServerReply::Deleted { was_there } => {
                 counts.deleted += 1;
                 counts.were_there += u64::from(was_there);
             }
-            Answer::Flushed => counts.flushes += 1,
-            Answer::FlushRefused { reply } => log::error(format_args!(
+            ServerReply::Flushed => counts.flushes += 1,
+            ServerReply::FlushRefused { reply } => log::error(format_args!(
                 "server {}: was not emptied, and may have old values until they expire: it answers {reply}",
                 self.servers[place].name
             )),
-            Answer::Failed { .. } => {}
+            ServerReply::Failed { .. } => {}
         }
         self.counts.set(counts);
     }
@@ -266,7 +267,7 @@ impl TaskContext {
         self.counts.set(counts);
     }
 
-    /// Says that the log is confirmed for the first time, fell behind, or is confirmed again.
+    /// Logs that the log is confirmed for the first time, fell behind, or has caught up.
     fn say_behind(&self, now_ms: u64) {
         let (name, lag) = (&self.log.name, self.log.max_lag);
         let obeyed = self.queues.borrow().obeyed();
@@ -312,7 +313,7 @@ impl TaskContext {
             log::warning(format_args!("log {name}: {open} deletes were not answered: {then}"));
         }
         let DeleteCounts { transactions, deleted, were_there, flushes, gaps, left_out } = self.counts.get();
-        // With `again` some orders are those of before.
+        // With `again`, some of these orders were counted before.
         let of =
             if self.log.again.is_zero() { format!(" of {transactions} transactions") } else { String::new() };
         log::notice(format_args!(
@@ -321,16 +322,16 @@ impl TaskContext {
     }
 }
 
-/// What the log's orders become.
+/// The consumer of the log's orders, which queues deletes.
 struct OrderSink {
     shared: Rc<TaskContext>,
     ring: Option<Ring>,
     prefix: Vec<u8>,
     on_gap: OnGap,
     clock: Clock,
-    /// Orders that were given, and the position of the log up to which they are.
+    /// The number of orders and, for each, the position in the log up to which they reach.
     marks: VecDeque<(u64, u64)>,
-    /// Of the last that were obeyed.
+    /// The position of the last orders that all servers have answered.
     position: u64,
 }
 
@@ -360,12 +361,12 @@ impl OrderSink {
         let overflowed = shared.queues.borrow_mut().delete(place, key);
         shared.wakes[place].notify_one();
         let Some(QueueFull { place, count }) = overflowed else { return };
-        let then = match (shared.queues.borrow().lacks(place), self.on_gap) {
+        let then = match (shared.queues.borrow().is_incomplete(place), self.on_gap) {
             (true, _) => "the log sends them again when it answers",
             (false, OnGap::Flush) => "it is emptied when it answers",
             (false, OnGap::Warn) => "what they meant stays there until it expires (--on-gap warn)",
         };
-        shared.count(|counts| counts.gaps += u64::from(!shared.queues.borrow().lacks(place)));
+        shared.count(|counts| counts.gaps += u64::from(!shared.queues.borrow().is_incomplete(place)));
         log::warning(format_args!(
             "server {}: there is no memory for the {count} deletes that wait for it: {then}",
             shared.servers[place].name
@@ -434,10 +435,10 @@ impl Node for OrderSink {
         let mut said = shared.said.borrow_mut();
         match notice {
             Notice::Connected { identity, resumes } => {
-                // The positions of the last stream mean nothing to this one, which has again what was not obeyed.
+                // Positions of the last stream are void here: the new stream repeats unanswered changes.
                 self.marks.clear();
                 self.position = 0;
-                shared.queues.borrow_mut().comes_again();
+                shared.queues.borrow_mut().note_repetition();
                 shared.progress.borrow_mut().asked.clear();
                 let how = if resumes { "goes on where it stopped" } else { "begins" };
                 if said.is_new(&format!("{how} {identity}")) {
@@ -477,7 +478,8 @@ impl Node for OrderSink {
     fn obeyed(&mut self, position: u64) -> u64 {
         let queues = self.shared.queues.borrow();
         if self.marks.back().map_or(self.position, |(_, last)| *last) != position {
-            // What is not obeyed for long would have a mark for each transaction.
+            // Without this limit, a server that does not answer for long would need a mark for each
+            // transaction.
             if self.marks.len() >= MARKS_MAX {
                 self.marks.pop_back();
             }
@@ -494,7 +496,7 @@ impl Node for OrderSink {
     }
 
     fn wants_again(&mut self) -> Option<String> {
-        let place = self.shared.queues.borrow().wants_again()?;
+        let place = self.shared.queues.borrow().needs_repetition()?;
         Some(format!("server {} answers again, and lacks what the log has", self.shared.servers[place].name))
     }
 

@@ -1,4 +1,4 @@
-//! `stats detail`: counts by key prefix.
+//! `stats detail`: counters by key prefix.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -8,7 +8,7 @@ use cattlegrid_engine::{Event, EventKind, Interest, Looker};
 
 use crate::watch::escaped;
 
-/// Counts by what comes before the delimiter in a key.
+/// Counters by the part of a key before the delimiter.
 #[derive(Debug)]
 pub(crate) struct Detail {
     on: AtomicBool,
@@ -24,11 +24,11 @@ struct PrefixCounts {
     del: u64,
 }
 
-/// Prefixes counted; keys with others are not, once there are this many.
+/// The most prefixes that are counted; keys with further prefixes are not counted.
 const PREFIXES_MAX: usize = 16_384;
 
 impl Detail {
-    /// The events it counts.
+    /// The engine events that are counted.
     pub(crate) const INTEREST: Interest = Interest::FETCHERS.with(Interest::MUTATIONS);
 
     pub(crate) fn new(on: bool, delimiter: u8) -> Self {
@@ -47,7 +47,7 @@ impl Detail {
         self.prefixes.lock().expect("nobody panics with it held").clear();
     }
 
-    /// Counts what memcached counts: gets, stores and deletes of the classic commands.
+    /// Counts the events that memcached counts: gets, stores and deletes of the classic commands.
     pub(crate) fn count(&self, event: &Event) {
         let counts = match &event.kind {
             EventKind::Get { by, .. } => matches!(by, Looker::Get | Looker::Delete),
@@ -72,13 +72,13 @@ impl Detail {
                 counts.get += 1;
                 counts.hit += u64::from(*status == "found");
             }
-            // Whether it finds something or not.
+            // A delete is counted whether it finds an item or not.
             EventKind::Get { by: Looker::Delete, .. } => counts.del += 1,
             _ => counts.set += 1,
         }
     }
 
-    /// `PREFIX name get n hit n set n del n` lines and `END`.
+    /// Appends `PREFIX name get n hit n set n del n` lines and `END`.
     pub(crate) fn dump(&self, out: &mut Vec<u8>) {
         for (prefix, counts) in self.prefixes.lock().expect("nobody panics with it held").iter() {
             let PrefixCounts { get, hit, set, del } = counts;
@@ -89,7 +89,7 @@ impl Detail {
     }
 }
 
-/// A prefix, as it is if it can be.
+/// A prefix, displayed unchanged if it is valid text, and otherwise escaped.
 struct Prefix<'a>(&'a [u8]);
 
 impl std::fmt::Display for Prefix<'_> {

@@ -1,13 +1,13 @@
-//! `lru_crawler metadump` and `mgdump`: every key, a piece at a time; and the sizes of `stats sizes`, likewise.
+//! Dumps of all keys, in small steps: `lru_crawler metadump`, `mgdump`, and the sizes of `stats sizes`.
 //!
-//! The server has one dump of keys at a time, as memcached has: others are told `BUSY`. A dump takes short turns between the
-//! turns of other connections, and none while its reader has something to take. Once a second the control thread asks
-//! [`Dumps::silent`]; a reader that has taken nothing for [`STALL_SECONDS`] loses its connection, so that it does not keep
-//! others out and cannot take a dump that was cut for a whole one.
+//! The server has one dump of keys at a time, as memcached has; other requests get `BUSY`. A dump takes short
+//! turns between the turns of other connections, and none while its reader has unread output. Once a second
+//! the control thread calls [`Dumps::silent`]. A reader that has taken nothing for [`STALL_SECONDS`] is
+//! disconnected: it would keep others out, and a dump that ends in the middle must not look complete.
 //!
 //! # Invariants
-//! * The place is free again when the [`Dump`] is dropped, whatever became of its connection.
-//! * A turn reads [`TURN_PIECES`] pieces at most, also where all items are dead.
+//! * The place is free when the [`Dump`] is dropped, in whatever way its connection ended.
+//! * A turn reads at most [`TURN_PIECES`] pieces, even where all items are dead.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -20,13 +20,13 @@ use cattlegrid_store::{Item, Marks, NEVER};
 
 use crate::watch::escaped;
 
-/// A reader that takes nothing for this long, in seconds, loses its connection.
+/// A reader that takes nothing for this many seconds is disconnected.
 pub(crate) const STALL_SECONDS: u32 = 5;
 
-/// The server's one place for a dump.
+/// The server's only place for a dump.
 #[derive(Debug, Default)]
 pub(crate) struct Dumps {
-    /// Guards who has the place.
+    /// Guards the place.
     place: Mutex<DumpPosition>,
     started: AtomicU64,
     /// Dumps that ended because their reader took nothing.
@@ -35,11 +35,11 @@ pub(crate) struct Dumps {
 
 #[derive(Debug, Default)]
 struct DumpPosition {
-    /// Alive as long as the dump is.
+    /// The reader, which lives as long as its dump.
     reader: Weak<DumpReader>,
-    /// Its bytes at the last look.
+    /// The reader's count of bytes at the last check.
     sent: u64,
-    /// Looks since they changed.
+    /// The number of checks since that count has changed.
     silent: u32,
 }
 
@@ -48,17 +48,17 @@ struct DumpPosition {
 struct DumpReader {
     lane: usize,
     token: u64,
-    /// Bytes that its socket took.
+    /// Bytes that the socket has taken.
     sent: AtomicU64,
 }
 
 impl Dumps {
-    /// Begins the dump of the connection `token` of `lane`; `None` while there is another.
+    /// Begins the dump of the connection `token` of `lane`; None while another dump runs.
     ///
-    /// `has_items`: the classes asked for are those that have items; otherwise the dump is empty.
+    /// `has_items`: whether a requested class has items; otherwise the dump is empty.
     pub(crate) fn begin(
         &self,
-        form: Form,
+        form: DumpFormat,
         hide_cas: bool,
         has_items: bool,
         lane: usize,
@@ -75,7 +75,7 @@ impl Dumps {
         Some(Dump { form, cursor, hide_cas, sizes: BTreeMap::new(), reader })
     }
 
-    /// Whether there is a dump.
+    /// Whether a dump runs.
     pub(crate) fn is_running(&self) -> bool {
         self.place.lock().expect("nobody panics with it held").reader.strong_count() > 0
     }
@@ -85,8 +85,8 @@ impl Dumps {
         self.started.load(Relaxed)
     }
 
-    /// The lane and token of the connection whose reader has taken nothing for [`STALL_SECONDS`]. Must be called once a
-    /// second.
+    /// The lane and token of the connection whose reader has taken nothing for [`STALL_SECONDS`]. To be
+    /// called once a second.
     pub(crate) fn silent(&self) -> Option<(usize, u64)> {
         let mut place = self.place.lock().expect("nobody panics with it held");
         let reader = place.reader.upgrade()?;
@@ -95,32 +95,32 @@ impl Dumps {
         place.sent = sent;
         let silent = place.silent >= STALL_SECONDS;
         let found = silent.then_some((reader.lane, reader.token));
-        // Before the lock: the place must not look taken to the next one because of this look.
+        // Dropped before the lock is released: otherwise this reference could make the place look taken.
         drop(reader);
         found
     }
 }
 
-/// A dump under way. The items are read a few at a time, under one shard's lock at a time; what is stored
-/// meanwhile may or may not be in it, and no key is in it twice.
+/// A dump in progress. A few items are read at a time, under one shard's lock. An item that is stored
+/// meanwhile may be missing; no key occurs twice.
 #[derive(Debug)]
 pub(crate) struct Dump {
-    form: Form,
+    form: DumpFormat,
     cursor: Option<Cursor>,
     hide_cas: bool,
-    /// Items of each size, in steps of [`SIZE_STEP`].
+    /// The number of items of each size, in steps of [`SIZE_STEP`].
     sizes: BTreeMap<usize, u64>,
     reader: Arc<DumpReader>,
 }
 
-/// How a key is shown.
+/// The format of a dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum DumpFormat {
     /// `key=.. exp=.. la=.. cas=.. fetch=.. cls=.. size=.. flags=.. `
     Meta,
-    /// `mg <key>`, to be sent to a server as it is.
+    /// `mg <key>`, which can be sent to a server unchanged.
     MetaGet,
-    /// `STAT <bytes> <items>`, at the end: `stats sizes`.
+    /// `STAT <bytes> <items>`, written at the end: `stats sizes`.
     Sizes,
 }
 
@@ -129,24 +129,26 @@ const SIZE_STEP: usize = 32;
 
 /// Items read under one lock.
 const PIECE: usize = 32;
-/// Pieces read in a turn at most.
+/// The most pieces read in one turn.
 const TURN_PIECES: usize = 8;
-/// Bytes of lines in a turn after which no more are made.
+/// A turn ends when its lines have this many bytes.
 const TURN_BYTES: usize = 4 << 10;
 
-/// Bytes asked for a dump's socket. The system's own buffers grow to megabytes, and it reports room only when a third
-/// of them is free: a slow reader would seem to take nothing for a long time.
+/// The send buffer that is requested for a dump's socket, in bytes. The system's own buffers grow to
+/// megabytes, and report room only when a third of them is free, so that a slow reader would seem to take
+/// nothing for a long time.
 pub(crate) const SEND_BUFFER_BYTES: usize = 128 << 10;
 
 impl Dump {
-    /// Counts sizes. It has nothing to send before its end, and does not take the place of a dump.
+    /// A dump that counts sizes. It sends nothing before its end, and does not take the server's place for a
+    /// dump.
     pub(crate) fn of_sizes(lane: usize, token: u64) -> Self {
         let reader = Arc::new(DumpReader { lane, token, sent: AtomicU64::new(0) });
         let cursor = Some(Cursor::default());
-        Self { form: Form::Sizes, cursor, hide_cas: true, sizes: BTreeMap::new(), reader }
+        Self { form: DumpFormat::Sizes, cursor, hide_cas: true, sizes: BTreeMap::new(), reader }
     }
 
-    /// Writes lines for one turn; true at the end, whose mark is written then.
+    /// Appends the lines of one turn. True at the end, whose mark is appended then.
     pub(crate) fn resume(&mut self, engine: &Engine, now: Now, out: &mut Vec<u8>) -> bool {
         let (form, hide_cas) = (self.form, self.hide_cas);
         let most = out.len() + TURN_BYTES;
@@ -159,7 +161,7 @@ impl Dump {
             }
             pieces += 1;
             self.cursor = engine.list(cursor, PIECE, |item| {
-                if form == Form::Sizes {
+                if form == DumpFormat::Sizes {
                     return *sizes.entry(item.size().div_ceil(SIZE_STEP)).or_default() += 1;
                 }
                 let object = item.object().map(|(type_id, key)| objects.as_ref()?.object_name(type_id, key));
@@ -168,9 +170,9 @@ impl Dump {
                     return;
                 };
                 match form {
-                    Form::Meta => meta_line(out, name, &item, now, hide_cas),
-                    Form::MetaGet => get_line(out, name, object.is_some()),
-                    Form::Sizes => {}
+                    DumpFormat::Meta => meta_line(out, name, &item, now, hide_cas),
+                    DumpFormat::MetaGet => get_line(out, name, object.is_some()),
+                    DumpFormat::Sizes => {}
                 }
             });
         }
@@ -178,17 +180,17 @@ impl Dump {
             // Writing to a Vec cannot fail.
             let _ok = write!(out, "STAT {} {items}\r\n", steps * SIZE_STEP);
         }
-        out.extend_from_slice(if self.form == Form::MetaGet { b"EN\r\n" } else { b"END\r\n" });
+        out.extend_from_slice(if self.form == DumpFormat::MetaGet { b"EN\r\n" } else { b"END\r\n" });
         true
     }
 
-    /// Its reader's socket has taken this many bytes more.
+    /// Counts `bytes` that the reader's socket has taken.
     pub(crate) fn note_sent(&self, bytes: usize) {
         self.reader.sent.fetch_add(bytes as u64, Relaxed);
     }
 }
 
-/// The blank before the end of the line is memcached's.
+/// memcached, too, has a blank before the end of the line.
 fn meta_line(out: &mut Vec<u8>, key: &[u8], item: &Item<'_>, now: Now, hide_cas: bool) {
     let expiry = if item.expiry() == NEVER { -1 } else { now.unix(item.expiry()) };
     // Writing to a Vec cannot fail.
@@ -204,7 +206,7 @@ fn meta_line(out: &mut Vec<u8>, key: &[u8], item: &Item<'_>, now: Now, hide_cas:
     );
 }
 
-/// An object is asked for its state: it has no value.
+/// A line that requests an item; for an object its state, since it has no value.
 fn get_line(out: &mut Vec<u8>, key: &[u8], is_object: bool) {
     out.extend_from_slice(b"mg ");
     if key.iter().any(|b| *b <= b' ' || *b == 0x7f) {
@@ -258,7 +260,7 @@ mod tests {
             assert!(engine.execute(&request, hash, &mut engine.shard_lock(), &mut cx).is_none());
         }
         let turns = |now: Now| {
-            let mut dump = shared.dumps.begin(Form::Meta, false, true, 0, 0).unwrap();
+            let mut dump = shared.dumps.begin(DumpFormat::Meta, false, true, 0, 0).unwrap();
             let (mut text, mut turns) = (Vec::new(), 0);
             loop {
                 let mut out = Vec::new();
@@ -287,7 +289,7 @@ mod tests {
     #[test]
     fn one_at_a_time_and_its_place_is_free_when_it_is_dropped() {
         let dumps = Dumps::default();
-        let begin = || dumps.begin(Form::Meta, false, true, 0, 1);
+        let begin = || dumps.begin(DumpFormat::Meta, false, true, 0, 1);
         let first = begin().unwrap();
         assert!(dumps.is_running() && begin().is_none());
         drop(first);
@@ -299,7 +301,7 @@ mod tests {
     fn a_reader_is_silent_after_seconds_without_a_byte() {
         let dumps = Dumps::default();
         assert_eq!(dumps.silent(), None);
-        let dump = dumps.begin(Form::MetaGet, false, true, 3, 7).unwrap();
+        let dump = dumps.begin(DumpFormat::MetaGet, false, true, 3, 7).unwrap();
         for _ in 1..STALL_SECONDS {
             assert_eq!(dumps.silent(), None);
         }

@@ -1,4 +1,4 @@
-//! Why the server ends.
+//! Errors that end the server.
 
 use cattlegrid_config::{ConfigError, UsageError};
 use cattlegrid_loader::StartError;
@@ -12,13 +12,13 @@ use crate::tls::TlsError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// There is no file of users, or it cannot be used.
+    /// The file of users is missing or cannot be used.
     #[error(transparent)]
     Auth(#[from] AuthError),
     /// The rule file cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The rule file and the options do not go together.
+    /// The rule file and the options contradict each other.
     #[error(transparent)]
     Usage(#[from] UsageError),
     /// A certificate, key or `ssl_*` option cannot be used.
@@ -30,27 +30,27 @@ pub enum ServeError {
     /// A loader did not become ready.
     #[error(transparent)]
     Loader(#[from] StartError),
-    /// The system refused a limit, an identity or the background.
+    /// The system refused a limit, a change of user, or to run in the background.
     #[error(transparent)]
     Sys(#[from] SysError),
-    /// The admin address cannot be protected as it must be.
+    /// The admin address lacks its required protection.
     #[error("{0}")]
     Admin(String),
-    /// Types of objects of users' own cannot take the place of those in force.
+    /// Users' own types of objects cannot replace the ones in force.
     #[error("{0}")]
     Objects(String),
-    /// A system call failed that never should.
+    /// A system call failed unexpectedly.
     #[error("{what}: {error}")]
     Io {
         /// What was being done.
         what: &'static str,
-        /// The call's error.
+        /// The error of the call.
         error: std::io::Error,
     },
 }
 
 impl ServeError {
-    /// The status to leave with: 2 if the command line or a file it names is to blame, otherwise 1.
+    /// The exit status: 2 if the command line or a file that it names is at fault, otherwise 1.
     pub fn exit_status(&self) -> u8 {
         match self {
             Self::Admin(_)

@@ -1,8 +1,9 @@
-//! What process 1 of a container has to do besides: the system gives it every process whose parent has gone, and it must collect
-//! them when they end, or each stays as a zombie.
+//! The duties of process 1 of a container: the system gives it every process whose parent has ended, and it
+//! must collect each when it ends, or a zombie stays.
 //!
-//! The program goes on in a child, so that it has only children of its own making: pools of workers collect theirs, and nothing
-//! else is a child of that process. Process 1 passes signals on to it, collects all that ends, and ends as it does.
+//! The program continues in a child, which has only children that it has started: pools of workers collect
+//! theirs, and the child has no others. Process 1 passes signals on to the child, collects every process that
+//! ends, and ends with the child's status.
 //!
 //! ```text
 //!   process 1 ──fork──▶ the program ──▶ templates, workers
@@ -19,12 +20,13 @@ use rustix::process::{self, Pid, WaitOptions, getpid, getppid, kill_process, set
 
 use crate::{log, sys};
 
-/// Signals that are passed on.
+/// Signals that are passed on to the program.
 const PASSED: [Signal; 6] =
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
 
-/// If this process is number 1: goes on in a child and stays as its parent. The status with which to exit, once the child has ended:
-/// its own, or 128 and the number of the signal that has killed it. None: this process is the program, the child or not number 1.
+/// If this process is number 1: continues in a child, and stays as its parent. Then it returns the status
+/// with which to exit, once the child has ended: the child's own, or 128 and the number of the signal that
+/// killed it. None: this process is the program, either the child or not number 1.
 ///
 /// Must be called while the process has one thread.
 pub fn stay_as_first_process() -> Option<u8> {
@@ -33,7 +35,7 @@ pub fn stay_as_first_process() -> Option<u8> {
     }
     let mut awaited: SigSet = PASSED.into_iter().collect();
     awaited.add(Signal::SIGCHLD);
-    // Before the fork: what comes from then on waits.
+    // Signals are blocked before the fork, so that none is lost.
     let before = match SigSet::thread_get_mask().and_then(|before| awaited.thread_block().map(|()| before)) {
         Ok(before) => before,
         Err(errno) => return cannot(&errno.into()),
@@ -41,7 +43,8 @@ pub fn stay_as_first_process() -> Option<u8> {
     match sys::fork() {
         Ok(Some(program)) => Some(look_after(program, &awaited)),
         Ok(None) => {
-            // A group of its own: a signal to the group of process 1, as of a terminal, comes once, from there.
+            // The child gets its own process group: a signal to the group of process 1, such as from a
+            // terminal, then arrives once, by way of process 1.
             let _stays = setpgid(None, None);
             IS_CHILD.store(true, Relaxed);
             before.thread_set_mask().map_or_else(|errno| cannot(&errno.into()), |()| None)
@@ -52,8 +55,8 @@ pub fn stay_as_first_process() -> Option<u8> {
     }
 }
 
-/// Whether a service manager that has written this process id means this process: its own, or 1 where the program goes on in a child of
-/// process 1.
+/// Whether the process id `pid` from a service manager means this process: it is its own id, or 1 where the
+/// program continues in a child of process 1.
 pub(crate) fn is_addressed(pid: &std::ffi::OsStr) -> bool {
     let Some(pid) = pid.to_str().and_then(|text| text.parse().ok()).and_then(Pid::from_raw) else {
         return false;
@@ -61,10 +64,10 @@ pub(crate) fn is_addressed(pid: &std::ffi::OsStr) -> bool {
     pid == getpid() || (pid == Pid::INIT && getppid() == Some(Pid::INIT) && IS_CHILD.load(Relaxed))
 }
 
-/// This process goes on for process 1.
+/// Whether this process is the child of process 1.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
-/// The program goes on as process 1.
+/// Logs the error; the program then continues as process 1.
 fn cannot(error: &io::Error) -> Option<u8> {
     log::warning(format_args!(
         "as process 1: processes whose parent ends stay as zombies: {}",
@@ -73,12 +76,12 @@ fn cannot(error: &io::Error) -> Option<u8> {
     None
 }
 
-/// Passes signals on and collects what ends, until the program has ended.
+/// Passes signals on and collects processes, until the program has ended. Returns its exit status.
 fn look_after(program: Pid, awaited: &SigSet) -> u8 {
     loop {
         match awaited.wait() {
             Ok(Signal::SIGCHLD) => {}
-            // If it has just ended there is nothing to tell.
+            // The program may have just ended.
             Ok(signal) => {
                 let signal = process::Signal::from_named_raw(signal as i32);
                 signal.map_or(Ok(()), |signal| kill_process(program, signal)).unwrap_or_default();
@@ -91,7 +94,7 @@ fn look_after(program: Pid, awaited: &SigSet) -> u8 {
     }
 }
 
-/// Collects all that has ended; how the program has, if it is among them.
+/// Collects all processes that have ended. Returns the program's exit status if it is among them.
 fn collect(program: Pid) -> Option<u8> {
     let mut ended = None;
     loop {

@@ -1,4 +1,5 @@
-//! This server as a node of a fleet: the log of etcd, into which bumps of its clients go and from which those of other nodes come.
+//! This server as a node of a fleet, which shares a log in etcd: bumps of this server's clients are written
+//! to it, and bumps of other nodes are read from it.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -15,65 +16,66 @@ use cattlegrid_follow::postgres::{SslMode, TlsError, client_config};
 use cattlegrid_follow::{Name, Settings};
 use cattlegrid_tags::{BumpKind, PrefixId};
 
-use crate::followed::View;
-use crate::follows::{Own, lock};
+use crate::followed::LogView;
+use crate::follows::{FollowContext, lock};
 use crate::lane::handle::Message;
 use crate::listen::Address;
 use crate::log;
 use crate::shared::Shared;
 use crate::via::Via;
 
-/// What a barrier waits for beyond `max_lag`, in milliseconds: the longest lease of a node that is silent, and what etcd is late.
+/// The time that a barrier allows beyond `max_lag`, in milliseconds: the longest lease of a silent node, and
+/// the delay of etcd.
 const LEASE_MS: u64 = 8_000;
 
-/// The log that takes the bumps of clients, which may be replaced when the rule file is read again.
+/// The log for bumps of clients. A reload may replace it.
 #[derive(Debug, Default)]
 pub(crate) struct Fleet {
     is_on: AtomicBool,
-    writer: ArcSwapOption<Writer>,
+    writer: ArcSwapOption<BumpWriter>,
 }
 
-/// The way into one log.
+/// The way to write bumps into one log.
 #[derive(Debug)]
-pub(crate) struct Writer {
+pub(crate) struct BumpWriter {
     pub(crate) mail: Arc<Mailbox<BumpWaiter>>,
-    /// What is known of the databases' logs that come by way of it, in the order of the mailbox's feeds.
-    views: Vec<Arc<Mutex<View>>>,
+    /// Views of the databases' logs that arrive by this log, in the order of the mailbox's feeds.
+    views: Vec<Arc<Mutex<LogView>>>,
     reply: BumpReply,
     barrier_ms: u64,
     instance: u64,
-    seen: Mutex<Seen>,
-    /// Bumps of clients that were left for the log.
+    seen: Mutex<FleetState>,
+    /// Bumps of clients that were handed to the log.
     pub(crate) sent: AtomicU64,
-    /// Replies that waited, and to which bumps were not confirmed.
+    /// Replies that waited for the log, and replies whose bumps were not confirmed.
     pub(crate) waited: AtomicU64,
     pub(crate) not_confirmed: AtomicU64,
 }
 
-/// What is known of the fleet.
+/// The nodes and the progress of the fleet.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Seen {
+pub(crate) struct FleetState {
     pub(crate) nodes: Vec<ListedNode>,
-    /// When the log was confirmed last, in milliseconds since the start.
+    /// When the log was last confirmed, in milliseconds since the start.
     pub(crate) confirmed_ms: Option<u64>,
 }
 
 impl Fleet {
-    /// Bumps go into the log of this writer from now on; None: there is none.
-    pub(crate) fn set(&self, writer: Option<Arc<Writer>>) {
+    /// Sends bumps to the log of this writer from now on; None: to no log.
+    pub(crate) fn set(&self, writer: Option<Arc<BumpWriter>>) {
         self.is_on.store(writer.is_some(), Relaxed);
         self.writer.store(writer);
     }
 
-    /// Bumps do not go into the log of this writer any more.
-    pub(crate) fn unset(&self, writer: &Arc<Writer>) {
+    /// Stops sending bumps to this writer's log.
+    pub(crate) fn unset(&self, writer: &Arc<BumpWriter>) {
         if self.writer.load().as_ref().is_some_and(|own| Arc::ptr_eq(own, writer)) {
             self.set(None);
         }
     }
 }
 
-impl Writer {
+impl BumpWriter {
     pub(crate) fn new(settings: &FollowSettings, etcd: &EtcdLog, feeds: &[(String, u64)]) -> Self {
         let feeds: Vec<_> =
             feeds.iter().map(|(name, mark)| Arc::new(Feed::new(name.clone(), *mark))).collect();
@@ -91,19 +93,19 @@ impl Writer {
         }
     }
 
-    /// The way of a database's log into this one.
+    /// The way by which the database's log `name` is written into this log.
     pub(crate) fn via(&self, name: &str) -> Option<Via> {
         let at = self.mail.feeds().iter().position(|(own, _)| own == name)?;
         let (feed, view) = (self.mail.feed(name)?, self.views.get(at)?);
         Some(Via::new(Arc::clone(feed), Arc::clone(&self.mail), Arc::clone(view)))
     }
 
-    /// What is known of the fleet.
-    pub(crate) fn seen(&self) -> Seen {
+    /// A copy of the fleet's state.
+    pub(crate) fn seen(&self) -> FleetState {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn see(&self, act: impl FnOnce(&mut Seen)) {
+    fn update_state(&self, act: impl FnOnce(&mut FleetState)) {
         act(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }
@@ -177,7 +179,7 @@ impl BumpLog for Fleet {
     }
 }
 
-impl FleetNode for Own {
+impl FleetNode for FollowContext {
     type Waiter = BumpWaiter;
 
     fn tell(&mut self, waiters: Vec<BumpWaiter>, is_confirmed: bool) {
@@ -204,23 +206,23 @@ impl FleetNode for Own {
 
     fn fleet(&mut self, nodes: Vec<ListedNode>) {
         if let Some(writer) = &self.writer {
-            writer.see(|seen| seen.nodes = nodes);
+            writer.update_state(|seen| seen.nodes = nodes);
         }
     }
 }
 
-impl Own {
-    /// The log was confirmed.
+impl FollowContext {
+    /// Notes that the log was confirmed at `at_ms`, in milliseconds since the start.
     pub(crate) fn note_confirmed(&self, at_ms: u64) {
         if let Some(writer) = &self.writer {
-            writer.see(|seen| seen.confirmed_ms = Some(at_ms));
+            writer.update_state(|seen| seen.confirmed_ms = Some(at_ms));
         }
     }
 
-    /// Obeys a bump of another node.
-    pub(crate) fn obey(&self, Name { tag: line, .. }: &Name, now: Now) {
+    /// Executes a bump of another node.
+    pub(crate) fn execute_bump(&self, Name { tag: line, .. }: &Name, now: Now) {
         let shared = self.shared.engine.shared();
-        // A prefix that this server does not know has no items here.
+        // No item on this server has a prefix that it does not know.
         let find = |prefix: &[u8]| match prefix {
             [] => Some(PrefixId::NONE),
             _ => shared.prefixes().find(prefix),
@@ -250,7 +252,7 @@ impl Own {
     }
 }
 
-/// What this server is to the others of its fleet.
+/// The data that other nodes see of this server.
 fn own_node(shared: &Shared, instance: u64) -> OwnNode {
     let host = || {
         let read = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -268,17 +270,17 @@ fn own_node(shared: &Shared, instance: u64) -> OwnNode {
     OwnNode { name, address, release: env!("CARGO_PKG_VERSION").to_owned(), instance }
 }
 
-/// How the log is followed by this server.
+/// The source by which this server follows the log.
 pub(crate) fn source(
     shared: &Shared,
     settings: &FollowSettings,
     etcd: &EtcdLog,
-    writer: &Writer,
+    writer: &BumpWriter,
 ) -> Result<Source, TlsError> {
     Ok(Source { own: own_node(shared, writer.instance), ..bare_source(settings, etcd)? })
 }
 
-/// How it is looked at, by no server.
+/// The source by which a command inspects the log without being a node.
 pub(crate) fn bare_source(settings: &FollowSettings, etcd: &EtcdLog) -> Result<Source, TlsError> {
     let mut tls = Vec::new();
     if etcd.place.ssl != SslMode::Disable {
@@ -301,7 +303,7 @@ pub(crate) fn bare_source(settings: &FollowSettings, etcd: &EtcdLog) -> Result<S
     })
 }
 
-/// Says that a log takes no bumps, or takes them again.
+/// Logs that a log takes no bumps, or takes them again.
 pub(crate) fn say_takes(name: &str, refused: Option<&str>) {
     match refused {
         Some(reason) => log::warning(format_args!(

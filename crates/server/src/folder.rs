@@ -1,22 +1,22 @@
-//! The directory of types of objects, looked at once a second: when its files have changed, and have stayed as they are for
-//! a second, the types are loaded again.
+//! Watches the directory of types of objects. When its files have changed, and then stayed the same for a
+//! second, the types are loaded again.
 //!
 //! # Invariants
-//! * What was tried is not tried again until the files change: a set with a mistake is reported once.
-//! * Files that change all the time are not loaded.
+//! * A set of files that was tried is not tried again until the files change: a mistake is reported once.
+//! * Files that change continually are not loaded.
 
 use std::path::{Path, PathBuf};
 
-/// See the module's text.
+/// The watched directory and its last known states.
 #[derive(Debug, Default)]
 pub(crate) struct Folder {
-    /// The directory, what was loaded from it or tried last, and what was seen last.
+    /// The directory, the digest that was loaded or tried last, and the digest that was seen last.
     known: Option<(PathBuf, u64, u64)>,
 }
 
 impl Folder {
-    /// Whether to load the types of the directory again. `watched`: the directory, and what it looked like when it was read;
-    /// None: none is watched. `look`: another number when its files have changed.
+    /// Whether the types must be loaded again. `watched`: the directory and its digest when it was read;
+    /// None: no directory is watched. `look`: returns the present digest, which changes with the files.
     pub(crate) fn must_reload(
         &mut self,
         watched: Option<(PathBuf, u64)>,
@@ -29,7 +29,7 @@ impl Folder {
         let now = look(&dir);
         match &mut self.known {
             Some((known, tried, last)) if *known == dir => {
-                // Read since, by SIGHUP for instance.
+                // A reload, for instance by SIGHUP, may have read the files since.
                 let is_new = now != *tried && now != read;
                 let is_stable = now == std::mem::replace(last, now);
                 if is_new && is_stable {

@@ -1,42 +1,43 @@
-//! What is known of a log that is followed.
+//! The state of a followed log, as statistics and pages show it.
 
 use cattlegrid_follow::FollowerState;
 use cattlegrid_follow::postgres::{LeftOut, Missing};
 
-/// What is known of a log's follower.
+/// The state of a log's follower.
 #[derive(Debug, Clone, Default)]
 #[cfg_attr(
     not(feature = "postgres"),
     expect(dead_code, reason = "its thread reads more of it than the statistics do")
 )]
-pub(crate) struct View {
+pub(crate) struct LogView {
     pub(crate) state: Option<FollowerState>,
     /// Rows of which a tag was left out.
     pub(crate) left_out: LeftOut,
-    /// Tags that were invalidated, without repetition in one transaction.
+    /// Invalidated tags; a tag counts once in each transaction.
     pub(crate) bumps: u64,
-    /// Connections that were made.
+    /// Connections made.
     pub(crate) connects: u64,
-    /// Connections that ended or could not be made.
+    /// Connections that ended, and attempts that failed.
     pub(crate) losses: u64,
-    /// Why the last connection ended or could not be made; None while there is one.
+    /// Why the last connection ended or failed; None while there is a connection.
     pub(crate) lost: Option<String>,
-    /// System identifier and timeline.
+    /// The system identifier and timeline.
     pub(crate) identity: String,
-    /// What the database lacks.
+    /// Settings and rights that the database lacks.
     pub(crate) missing: Vec<Missing>,
-    /// Longest time between the question for a head and its confirmation, in milliseconds, in this minute and the last.
+    /// The longest time from the request for the head of the log to its confirmation, in milliseconds: in
+    /// this minute, and in the last.
     pub(crate) lag_ms_max: [u64; 2],
-    /// Since the clock's beginning, of `lag_ms_max[0]`.
+    /// The number of the minute of `lag_ms_max[0]`.
     pub(crate) minute: u64,
-    /// Of a log that one node follows for all: which one does, empty if none.
+    /// The node that follows the log for the fleet, if one does that for all; empty: none at present.
     pub(crate) leader: Option<String>,
-    /// Of a log into which this server writes.
+    /// The fleet, if this server writes into the log.
     pub(crate) fleet: Option<FleetView>,
 }
 
-impl View {
-    /// Takes note of a confirmation.
+impl LogView {
+    /// Notes a confirmation of the head that was requested at `asked_at_ms`.
     #[cfg(feature = "postgres")]
     pub(crate) fn confirmed(&mut self, asked_at_ms: u64, now_ms: u64) {
         let minute = now_ms / 60_000;
@@ -48,10 +49,10 @@ impl View {
     }
 }
 
-/// What is known of a fleet, and of the bumps that this server has left for it.
+/// The state of a fleet, and counts of the bumps that this server has handed to it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FleetView {
-    /// Nodes that are listed.
+    /// Listed nodes.
     pub(crate) nodes: u64,
     /// Bumps that are not in the log yet.
     pub(crate) backlog: u64,
@@ -59,13 +60,13 @@ pub(crate) struct FleetView {
     pub(crate) sent: u64,
     /// Replies that waited for the log.
     pub(crate) waited: u64,
-    /// Replies that said that a bump is not confirmed.
+    /// Replies that reported an unconfirmed bump.
     pub(crate) not_confirmed: u64,
 }
 
 #[cfg(feature = "etcd")]
 impl FleetView {
-    pub(crate) fn of(writer: &crate::fleet::Writer) -> Self {
+    pub(crate) fn of(writer: &crate::fleet::BumpWriter) -> Self {
         use std::sync::atomic::Ordering::Relaxed;
         let seen = writer.seen();
         Self {

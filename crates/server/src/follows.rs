@@ -1,6 +1,7 @@
-//! Logs that are followed: a thread each, which obeys what its log says.
+//! Following of logs: a thread for each log, which executes its bumps.
 //!
-//! Nothing of it is on the way of a request, and a log that cannot be reached stops neither the start nor a reload: it is behind.
+//! No request waits for it. A log that cannot be reached does not keep the server from starting or reloading:
+//! it counts as behind.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -21,61 +22,62 @@ use tokio::sync::watch;
 
 use crate::database::Database;
 #[cfg(feature = "etcd")]
-use crate::fleet::{self, Writer};
+use crate::fleet::{self, BumpWriter};
 #[cfg(feature = "etcd")]
 use crate::followed::FleetView;
-use crate::followed::View;
+use crate::followed::LogView;
 use crate::log;
 use crate::shared::Shared;
 use crate::time::nanos;
 #[cfg(feature = "etcd")]
 use crate::via::{self, Via};
 
-/// Longest time that a program may take to print a password.
+/// The longest time that a password program may run.
 const PASSWORD_TIME: Duration = Duration::from_secs(10);
 
 /// Longest password, in bytes.
 const PASSWORD_BYTES_MAX: usize = 8192;
 
-/// Between two lines of the log about a connection that is lost or cannot be made for the same reason, and about one that is made.
+/// The time between two log lines about connections that ended or failed for the same reason, and between two
+/// lines about connections made.
 const SAID_EVERY: Duration = Duration::from_secs(60);
 
-/// Reasons that are known as said.
+/// The most reasons that are remembered as logged.
 const SAID_MAX: usize = 8;
 
 /// The threads that follow logs, in the order of the rule file.
 #[derive(Debug, Default)]
-pub(crate) struct Follows(Mutex<Vec<Running>>);
+pub(crate) struct Follows(Mutex<Vec<RunningLog>>);
 
 #[derive(Debug)]
-struct Running {
+struct RunningLog {
     settings: FollowSettings,
     #[cfg(feature = "etcd")]
-    writer: Option<Arc<Writer>>,
-    /// The mailbox by way of which it comes.
+    writer: Option<Arc<BumpWriter>>,
+    /// The way by which this log's bumps reach the other nodes.
     #[cfg(feature = "etcd")]
     via: Option<Via>,
-    view: Arc<Mutex<View>>,
+    view: Arc<Mutex<LogView>>,
     wish: watch::Sender<SourceRequest>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Follows {
-    /// Follows these logs from now on, and no others. Those whose settings are the same go on.
+    /// Follows exactly these logs from now on. Threads of logs with unchanged settings continue.
     pub(crate) fn follow(&self, shared: &Arc<Shared>, follows: &[FollowSettings]) {
         let mut running = self.lock();
         let mut before = std::mem::take(&mut *running);
         let followed = follows.iter().map(FollowSettings::followed).collect();
         shared.engine.follow_logs(followed, shared.clock.millis());
-        // Those by way of which others come are there before them.
+        // Logs of etcd start before the logs that are relayed by them.
         let (vias, others): (Vec<_>, Vec<_>) = follows.iter().partition(|own| own.etcd().is_some());
         for settings in vias.into_iter().chain(others) {
-            let start = Start::new(settings, follows, &running);
+            let start = PlannedLog::new(settings, follows, &running);
             let same = before.iter().position(|own| start.is_same(own));
             match same {
                 Some(at) => {
                     let own = before.swap_remove(at);
-                    // What was missing may be there: a reload is how one says so.
+                    // A reload may have followed a correction of the database, so that it is checked again.
                     own.wish.send_modify(|wish| wish.looks += 1);
                     running.push(own);
                 }
@@ -87,11 +89,11 @@ impl Follows {
         #[cfg(feature = "etcd")]
         let was_led: Vec<String> =
             before.iter().filter_map(|own| Some(own.via.as_ref()?.leads()?.to_owned())).collect();
-        // Outside of the lock: a thread may be at a password.
+        // This waits outside of the lock, since a thread may be running a password program.
         for own in &mut before {
             own.end();
             let Some(log) = own.settings.postgres() else { continue };
-            // Of a fleet the node says so that follows for all.
+            // A log that one node follows for the fleet is reported by that node.
             #[cfg(feature = "etcd")]
             if own.via.as_ref().is_some_and(|_| !was_led.contains(&own.settings.name)) {
                 continue;
@@ -109,7 +111,7 @@ impl Follows {
         }
     }
 
-    /// The server leaves: other nodes should know, and go on asking it until it has.
+    /// Marks this node as leaving, for the other nodes. They count on its answers until it has left.
     pub(crate) fn drain(&self) {
         self.lock().iter().for_each(|own| own.wish.send_modify(|wish| wish.drains = true));
     }
@@ -117,27 +119,27 @@ impl Follows {
     /// Ends all threads.
     pub(crate) fn stop(&self) {
         let mut running = std::mem::take(&mut *self.lock());
-        running.iter().for_each(Running::tell);
-        running.iter_mut().for_each(Running::end);
+        running.iter().for_each(RunningLog::tell);
+        running.iter_mut().for_each(RunningLog::end);
     }
 
-    /// What is known of each, by name.
-    pub(crate) fn views(&self) -> Vec<(FollowSettings, View)> {
-        let copy = |own: &Running| {
+    /// The settings and the state of each log, by name.
+    pub(crate) fn views(&self) -> Vec<(FollowSettings, LogView)> {
+        let copy = |own: &RunningLog| {
             let view = lock(&own.view).clone();
             #[cfg(feature = "etcd")]
-            let view = View { fleet: own.writer.as_deref().map(FleetView::of), ..view };
+            let view = LogView { fleet: own.writer.as_deref().map(FleetView::of), ..view };
             (own.settings.clone(), view)
         };
         self.lock().iter().map(copy).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Running>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<RunningLog>> {
         lock(&self.0)
     }
 }
 
-impl Running {
+impl RunningLog {
     fn tell(&self) {
         self.wish.send_modify(|wish| wish.stops = true);
     }
@@ -156,38 +158,38 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A log that will be followed.
-struct Start<'a> {
+/// A log that is about to be followed.
+struct PlannedLog<'a> {
     settings: &'a FollowSettings,
-    /// The logs that come by way of it: names and marks.
+    /// The logs that are relayed by this one: names and marks.
     #[cfg(feature = "etcd")]
     feeds: Vec<(String, u64)>,
-    /// The way by which it comes.
+    /// The way by which this log is relayed.
     #[cfg(feature = "etcd")]
     via: Option<Via>,
 }
 
-impl<'a> Start<'a> {
+impl<'a> PlannedLog<'a> {
     #[cfg(not(feature = "etcd"))]
-    fn new(settings: &'a FollowSettings, _: &[FollowSettings], _: &[Running]) -> Self {
+    fn new(settings: &'a FollowSettings, _: &[FollowSettings], _: &[RunningLog]) -> Self {
         Self { settings }
     }
 
     #[cfg(feature = "etcd")]
-    fn new(settings: &'a FollowSettings, follows: &[FollowSettings], running: &[Running]) -> Self {
+    fn new(settings: &'a FollowSettings, follows: &[FollowSettings], running: &[RunningLog]) -> Self {
         let writer = |name: &str| running.iter().find(|own| own.settings.name == name)?.writer.as_ref();
         let via = settings.via().and_then(|via| writer(&via.name)?.via(&settings.name));
         Self { settings, feeds: Via::feeds(follows, &settings.name), via }
     }
 
     #[cfg(not(feature = "etcd"))]
-    fn is_same(&self, own: &Running) -> bool {
+    fn is_same(&self, own: &RunningLog) -> bool {
         own.settings == *self.settings
     }
 
-    /// Whether it is followed already, by the same way.
+    /// Whether `own` follows this log with the same settings and by the same way.
     #[cfg(feature = "etcd")]
-    fn is_same(&self, own: &Running) -> bool {
+    fn is_same(&self, own: &RunningLog) -> bool {
         let is_same_way = match (&self.via, &own.via) {
             (Some(via), Some(other)) => Arc::ptr_eq(&via.mail, &other.mail),
             (via, other) => via.is_none() && other.is_none(),
@@ -196,25 +198,26 @@ impl<'a> Start<'a> {
         own.settings == *self.settings && is_same_way && feeds == self.feeds
     }
 
-    /// None: there is no thread for it; the log is behind, and the server's log says why.
-    fn run(self, shared: &Arc<Shared>) -> Option<Running> {
+    /// Starts the thread. None: it cannot be started; the log counts as behind, and the server's log says
+    /// why.
+    fn run(self, shared: &Arc<Shared>) -> Option<RunningLog> {
         start(shared, self)
     }
 }
 
-fn start(shared: &Arc<Shared>, start: Start<'_>) -> Option<Running> {
+fn start(shared: &Arc<Shared>, start: PlannedLog<'_>) -> Option<RunningLog> {
     let settings = start.settings.clone();
     let (wish, wished) = watch::channel(SourceRequest::default());
     #[cfg(feature = "etcd")]
-    let writer = settings.etcd().map(|etcd| Arc::new(Writer::new(&settings, etcd, &start.feeds)));
+    let writer = settings.etcd().map(|etcd| Arc::new(BumpWriter::new(&settings, etcd, &start.feeds)));
     #[cfg(feature = "etcd")]
     let view = start.via.as_ref().map(|via| Arc::clone(&via.view)).unwrap_or_default();
     #[cfg(not(feature = "etcd"))]
-    let view = Arc::new(Mutex::new(View::default()));
+    let view = Arc::new(Mutex::new(LogView::default()));
     let now_ms = shared.clock.millis();
     let states = shared.engine.shared().log_states(now_ms);
     let is_new = states.iter().all(|state| *state.name != *settings.name || state.confirmed_ms.is_none());
-    let mut node = Own {
+    let mut node = FollowContext {
         #[cfg(feature = "etcd")]
         writer: writer.clone(),
         #[cfg(feature = "etcd")]
@@ -222,7 +225,7 @@ fn start(shared: &Arc<Shared>, start: Start<'_>) -> Option<Running> {
         shared: Arc::clone(shared),
         settings: settings.clone(),
         view: Arc::clone(&view),
-        said: Said::default(),
+        said: RecentMessages::default(),
         wished: wished.clone(),
         starts_ms: is_new.then_some(now_ms),
         behind_since_ms: None,
@@ -250,7 +253,7 @@ fn start(shared: &Arc<Shared>, start: Start<'_>) -> Option<Running> {
             if writer.is_some() {
                 shared.fleet.set(writer.clone());
             }
-            Some(Running {
+            Some(RunningLog {
                 settings,
                 #[cfg(feature = "etcd")]
                 writer,
@@ -268,8 +271,8 @@ fn start(shared: &Arc<Shared>, start: Start<'_>) -> Option<Running> {
     }
 }
 
-/// Follows until it is told to stop.
-async fn follow(node: &mut Own, mut wished: watch::Receiver<SourceRequest>) {
+/// Follows the log until it is told to stop.
+async fn follow(node: &mut FollowContext, mut wished: watch::Receiver<SourceRequest>) {
     let origin = node.settings.origin.clone();
     match &origin {
         #[cfg(feature = "etcd")]
@@ -277,7 +280,7 @@ async fn follow(node: &mut Own, mut wished: watch::Receiver<SourceRequest>) {
             via::follow(node, wished).await;
         }
         FollowOrigin::Postgres(_) | FollowOrigin::Mysql(_) => {
-            let make = |node: &Own| database(&node.settings);
+            let make = |node: &FollowContext| database(&node.settings);
             if let Some(Some(database)) = until_found(node, &mut wished, make).await {
                 database.follow(node, wished).await;
             }
@@ -285,7 +288,7 @@ async fn follow(node: &mut Own, mut wished: watch::Receiver<SourceRequest>) {
         #[cfg(feature = "etcd")]
         FollowOrigin::Etcd(log) => {
             let Some(writer) = node.writer.clone() else { return };
-            let make = |node: &Own| fleet::source(&node.shared, &node.settings, log, &writer);
+            let make = |node: &FollowContext| fleet::source(&node.shared, &node.settings, log, &writer);
             if let Some(source) = until_found(node, &mut wished, make).await {
                 source.follow(node, Arc::clone(&writer.mail), wished).await;
             }
@@ -296,16 +299,16 @@ async fn follow(node: &mut Own, mut wished: watch::Receiver<SourceRequest>) {
     }
 }
 
-/// The database of a log, whose tags are bumped.
+/// The database of a log, for following its tags.
 pub(crate) fn database(settings: &FollowSettings) -> Result<Option<Database>, TlsError> {
     Database::of(settings, |own| own.table.clone(), false)
 }
 
-/// A file of certificates that cannot be read is tried again. None: it is told to stop.
+/// Calls `make` until its file of certificates can be read. None: the thread is told to stop.
 pub(crate) async fn until_found<S>(
-    node: &mut Own,
+    node: &mut FollowContext,
     wished: &mut watch::Receiver<SourceRequest>,
-    make: impl Fn(&Own) -> Result<S, TlsError>,
+    make: impl Fn(&FollowContext) -> Result<S, TlsError>,
 ) -> Option<S> {
     loop {
         match make(node) {
@@ -322,16 +325,16 @@ pub(crate) async fn until_found<S>(
     }
 }
 
-/// What the log has said of connections lately: a database that is there and gone alternately does not flood it.
+/// Messages about connections that were logged lately, so that an unstable database does not flood the log.
 #[derive(Default)]
-pub(crate) struct Said(Vec<(String, u64)>);
+pub(crate) struct RecentMessages(Vec<(String, u64)>);
 
-impl Said {
-    /// Whether this was not said lately, so that it must be said now.
+impl RecentMessages {
+    /// Whether this message was not logged lately, and so must be logged now.
     pub(crate) fn is_new(&mut self, text: &str) -> bool {
         let now = nanos();
         self.0.retain(|(_, at)| now < at + SAID_EVERY.as_nanos() as u64);
-        // Numbers of processes and positions differ from one to the next.
+        // Digits are ignored, since process ids and positions differ each time.
         let text: String = text.chars().filter(|letter| !letter.is_ascii_digit()).collect();
         if self.0.iter().any(|(said, _)| *said == text) {
             return false;
@@ -344,32 +347,32 @@ impl Said {
     }
 }
 
-/// What a source knows of this server.
-pub(crate) struct Own {
+/// The server as the follower of one log sees it.
+pub(crate) struct FollowContext {
     pub(crate) shared: Arc<Shared>,
     pub(crate) settings: FollowSettings,
-    /// The way of bumps into the log, if it takes them.
+    /// The way by which bumps are written into the log, if it takes them.
     #[cfg(feature = "etcd")]
-    pub(crate) writer: Option<Arc<Writer>>,
-    /// The way of its bumps to the other nodes, if this node may follow it for them.
+    pub(crate) writer: Option<Arc<BumpWriter>>,
+    /// The way by which this log's bumps reach the other nodes, if this node may follow it for them.
     #[cfg(feature = "etcd")]
     pub(crate) via: Option<Via>,
-    pub(crate) view: Arc<Mutex<View>>,
-    pub(crate) said: Said,
+    pub(crate) view: Arc<Mutex<LogView>>,
+    pub(crate) said: RecentMessages,
     wished: watch::Receiver<SourceRequest>,
-    /// Since when it is followed, until it is confirmed for the first time.
+    /// When following began, in milliseconds; None after the first confirmation.
     starts_ms: Option<u64>,
-    /// Since when it is behind, as far as the log has been told.
+    /// Since when the log is behind, in milliseconds, as far as it was logged.
     behind_since_ms: Option<u64>,
 }
 
-impl Own {
+impl FollowContext {
     fn now(&self) -> Now {
         self.shared.now_at(self.shared.clock.now())
     }
 
-    /// What becomes of items with tags while the log is behind.
-    fn meanwhile(&self) -> String {
+    /// How items with tags are treated while the log is behind, for a log line.
+    fn behind_policy(&self) -> String {
         let lag = self.settings.max_lag;
         match self.settings.when_behind {
             WhenBehind::Refresh => format!("items with tags that are older than {lag:?} are computed again"),
@@ -378,22 +381,22 @@ impl Own {
         }
     }
 
-    /// Says that the log begins behind: until it is confirmed, it may be so for long.
+    /// Logs that the log begins behind, since the first confirmation may take long.
     fn say_start(&self) {
         let (name, address) = (&self.settings.name, &self.settings.origin);
         log::notice(format_args!(
             "log {name}: is behind until {address} has confirmed it for the first time: {}",
-            self.meanwhile()
+            self.behind_policy()
         ));
     }
 
-    /// Says what is new while nothing happens.
+    /// Logs changes of the state; called while the log is silent.
     #[cfg(feature = "etcd")]
     pub(crate) fn look(&mut self) {
         self.say_behind();
     }
 
-    /// Says that the log fell behind, or is confirmed, for the first time or again.
+    /// Logs that the log fell behind, or is confirmed, for the first time or again.
     fn say_behind(&mut self) {
         let now_ms = self.shared.clock.millis();
         let states = self.shared.engine.shared().log_states(now_ms);
@@ -404,14 +407,14 @@ impl Own {
             log::notice(format_args!("log {name}: is confirmed for the first time, after {ms} ms"));
             self.starts_ms = None;
         }
-        // The start is no fall.
+        // The time before the first confirmation does not count as falling behind.
         let since_ms = state.behind_since_ms.filter(|_| state.confirmed_ms.is_some());
         match (self.behind_since_ms, since_ms) {
             (None, Some(_)) => {
                 let lag = self.settings.max_lag;
                 log::warning(format_args!(
                     "log {name}: is behind, not confirmed for {lag:?}: {}",
-                    self.meanwhile()
+                    self.behind_policy()
                 ));
             }
             (Some(before_ms), None) => {
@@ -423,12 +426,12 @@ impl Own {
         self.behind_since_ms = since_ms;
     }
 
-    /// Invalidates a tag behind the prefixes of its table.
+    /// Bumps a tag behind each prefix of its table.
     fn bump(&mut self, name: &Name, now: Now) {
         lock(&self.view).bumps += 1;
         #[cfg(feature = "etcd")]
         if self.writer.is_some() {
-            return self.obey(name, now);
+            return self.execute_bump(name, now);
         }
         let Name { scope, tag } = name;
         let kind = if self.settings.soft { BumpKind::Soft } else { BumpKind::Hard };
@@ -454,7 +457,7 @@ impl Own {
     }
 }
 
-impl Node for Own {
+impl Node for FollowContext {
     fn now_ms(&self) -> u64 {
         self.shared.clock.millis()
     }
@@ -478,7 +481,7 @@ impl Node for Own {
                     via.flush(&reason.to_string());
                 }
             }
-            // Its claim comes back with the log of etcd.
+            // This node's claim returns by the log of etcd.
             #[cfg(feature = "etcd")]
             LogOrder::Confirmed { asked_at_ms } if self.via.is_some() => {
                 self.via.iter().for_each(|via| via.confirmed(asked_at_ms));
@@ -491,7 +494,7 @@ impl Node for Own {
             }
         }
         if invalidates {
-            // Leases may have ended, and their lanes may sleep.
+            // Lanes are woken, since leases may have ended.
             self.shared.lanes[0].tell(crate::lane::handle::Message::Wakes(Vec::new()));
         }
     }
@@ -503,7 +506,7 @@ impl Node for Own {
 
     #[cfg(feature = "etcd")]
     fn obeyed(&mut self, position: u64) -> u64 {
-        // What is claimed another node needs no more.
+        // Other nodes do not need positions that are claimed.
         self.via.as_ref().map_or(position, |via| position.min(via.feed.kept().unwrap_or(0)))
     }
 
@@ -583,7 +586,7 @@ impl Node for Own {
     }
 }
 
-/// The password of `password_file` or of `password_command`, if one is set.
+/// The password from `password_file` or `password_command`, if one is set.
 pub(crate) fn password(
     settings: &FollowSettings,
     is_stopped: impl Fn() -> bool,
@@ -599,7 +602,7 @@ pub(crate) fn password(
     first_line(&printed).map(Some).map_err(failed)
 }
 
-/// What the databases of these logs lack, as comments of a rule file, and whether that is nothing.
+/// Missing settings of these logs' databases, as comments of a rule file, and whether nothing is missing.
 pub fn check_logs(follows: &[FollowSettings]) -> (String, bool) {
     let (mut text, mut is_good) = (String::new(), true);
     if follows.is_empty() {
@@ -607,7 +610,7 @@ pub fn check_logs(follows: &[FollowSettings]) -> (String, bool) {
     }
     for settings in follows {
         let (name, address) = (&settings.name, &settings.origin);
-        let lines = match lacks(settings) {
+        let lines = match missing_settings(settings) {
             Ok(missing) if missing.is_empty() => vec![format!("{address}: ok, nothing is missing")],
             Ok(missing) => {
                 is_good = false;
@@ -625,15 +628,16 @@ pub fn check_logs(follows: &[FollowSettings]) -> (String, bool) {
     (text, is_good)
 }
 
-/// What the database or the etcd of this log lacks, each with what mends it. It connects, and takes some ten seconds at most.
+/// The settings that the database or the etcd of this log lacks, each with its correction. The function
+/// connects, and takes at most about ten seconds.
 ///
 /// # Errors
-/// It cannot be asked; says why.
+/// The database cannot be asked, for the reason in the text.
 pub fn log_lacks(settings: &FollowSettings) -> Result<Vec<(String, String)>, String> {
-    lacks(settings).map(|all| all.into_iter().map(|one| (one.what, one.mend)).collect())
+    missing_settings(settings).map(|all| all.into_iter().map(|one| (one.what, one.mend)).collect())
 }
 
-fn lacks(settings: &FollowSettings) -> Result<Vec<Missing>, String> {
+fn missing_settings(settings: &FollowSettings) -> Result<Vec<Missing>, String> {
     let password = password(settings, || false)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
@@ -663,8 +667,9 @@ fn first_line(text: &[u8]) -> Result<String, String> {
     if line.is_empty() { Err("the password is empty".to_owned()) } else { Ok(line.to_owned()) }
 }
 
-/// The first line that a program prints, if it ends in time and with status 0. What it has started may go on, and has no hold of our own
-/// output: what the program writes as errors is written by us, while it runs.
+/// The first line that a program prints, if it ends in time and with status 0. Processes that it has started
+/// may continue, but do not keep our own output open: its standard error is copied by this thread while it
+/// runs.
 fn printed(program: &str, arguments: &[String], is_stopped: impl Fn() -> bool) -> Result<Vec<u8>, String> {
     let text = |error: std::io::Error| error.to_string();
     let mut child = Command::new(program)
@@ -706,7 +711,7 @@ fn printed(program: &str, arguments: &[String], is_stopped: impl Fn() -> bool) -
         }
         let is_stopped = is_stopped();
         if nanos() >= end || is_stopped {
-            // With what it has started.
+            // Processes that the program has started are killed too.
             kill_process_group(Pid::from_child(&child), Signal::KILL).unwrap_or_default();
             drop(child.wait());
             return Err(if is_stopped {

@@ -1,18 +1,20 @@
-//! Random clients against one real lane, round by round: what the fuzz target and the seeded test of connections run.
+//! Random clients against one real lane, round by round, for the fuzz target and the seeded test of
+//! connections.
 //!
-//! A byte string decides everything: who connects from where, what is sent, in which pieces, when the server has a
-//! round, who reads, when time passes, who goes away. Sockets are pairs, the clock stands until it is advanced, and
-//! every cap is so low that it is reached: see [`caps`]. What must hold:
+//! A byte string decides everything: who connects from where, what is sent and in which pieces, when the
+//! server has a round, who reads, when time passes, and who leaves. Sockets are pairs, the clock moves only
+//! when it is advanced, and every limit is low enough to be reached: see [`caps`]. The harness checks:
 //!
-//! * Every command has its replies, in order, of the kind that it can have; silent forms have none ([`client`]).
-//! * A packet has the reply with its opaque and opcode, with a status that it can have. After a packet that breaks the grammar the
-//!   connection ends, and nothing behind it is executed.
-//! * Every value belongs to its key, was sent by a client, and is not older than a write, delete or refusal that its
-//!   reader could know of ([`book`]).
-//! * What stands in a line or a data block is never a command of its own: nothing is flushed, no more is deleted than was
-//!   asked for.
-//! * Uploads and unsent output stay under their caps, are counted as they are, and are all gone at the end, as are held
-//!   requests. No connection is closed for its unsent output without being counted.
+//! * Every command has its replies, in order, of the kind that it can have; silent forms have none
+//!   ([`client`]).
+//! * A packet has the reply with its opaque and opcode, with a status that it can have. After a packet that
+//!   breaks the grammar the connection ends, and nothing behind it is executed.
+//! * Every value belongs to its key, was sent by a client, and is not older than a write, delete or refusal
+//!   that its reader could know of ([`book`]).
+//! * Text in a line or a data block is never executed as a command: nothing is flushed, and only the
+//!   requested keys are deleted.
+//! * Uploads and unsent output stay within their limits, are counted exactly, and are all gone at the end, as
+//!   are held requests. Each connection that is closed for its unsent output is counted.
 
 mod book;
 mod client;
@@ -41,16 +43,16 @@ use crate::time::Clock;
 use book::{Book, RULED};
 use client::Client;
 
-/// What a run came to.
+/// The counts of a run.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Report {
     /// Decisions taken.
     pub steps: u64,
-    /// Commands sent whole.
+    /// Commands that were sent completely.
     pub commands: u64,
     /// Quiet packets that were executed and have no reply.
     pub silent: u64,
-    /// Connections that ended behind a packet that ends them.
+    /// Connections that ended after a packet that ends them.
     pub ended: u64,
     /// Uploads refused.
     pub refused: u64,
@@ -58,7 +60,7 @@ pub struct Report {
     pub displaced: u64,
     /// Lines refused, with their connections closed.
     pub lines_refused: u64,
-    /// Writes for which there was no memory, uploads included.
+    /// Writes, including uploads, for which there was no memory.
     pub no_memory: u64,
     /// Times a connection had to wait for its turn.
     pub yields: u64,
@@ -68,22 +70,22 @@ pub struct Report {
     pub paused: u64,
     /// Connections closed because their clients took nothing for long.
     pub stalled: u64,
-    /// Connections closed because there was no room for their replies.
+    /// Connections closed because there was no memory for their replies.
     pub unread: u64,
 }
 
 /// Largest item, in bytes.
 const ITEM_MAX: usize = 64 << 10;
-/// Clients at once.
+/// The most clients at once.
 const CLIENTS_MAX: usize = 10;
-/// Bytes of replies that clients have not taken, in all.
+/// The most bytes of replies that clients have not taken, in all.
 const UNSENT_MAX: usize = 3 << 10;
 /// Client addresses.
 const PEERS: u64 = 3;
-/// Rounds in which everything must have been answered at the end.
+/// Rounds at the end in which everything must be answered.
 const LAST_ROUNDS: usize = 3_000;
 
-/// Low enough that a few commands reach each.
+/// Limits that a few commands reach.
 fn caps() -> Caps {
     Caps {
         growth_bytes: 16 << 10,
@@ -104,17 +106,17 @@ fn caps() -> Caps {
     }
 }
 
-/// Does what `input` says.
+/// Executes the decisions in `input`.
 ///
 /// # Panics
-/// When something does not hold.
+/// A check fails.
 pub fn run(input: &[u8]) -> Report {
     let mut choices = Choices(input);
     let kind = choices.below(6);
     let evictions = kind % 3 != 0;
-    // Where the kernel refuses it, as without.
+    // Where the kernel refuses `io_uring`, the lane sends as without it.
     let shared = server(evictions, kind >= 3);
-    let mut world = World {
+    let mut world = Simulation {
         shared: &shared,
         lane: Lane::new(&shared, 0).expect("descriptors for a test"),
         clients: Vec::new(),
@@ -171,7 +173,7 @@ fn server(evictions: bool, io_uring: bool) -> Arc<Shared> {
     shared
 }
 
-/// Decisions, from bytes; zero when there are none left.
+/// Decisions, from bytes; 0 when no bytes are left.
 struct Choices<'a>(&'a [u8]);
 
 impl Choices<'_> {
@@ -181,7 +183,7 @@ impl Choices<'_> {
         *first
     }
 
-    /// Below `n`, which is at most 65,536.
+    /// A decision in `0..n`; `n` is at most 65,536.
     fn below(&mut self, n: u64) -> u64 {
         let high = if n > 256 { u64::from(self.byte()) << 8 } else { 0 };
         (high | u64::from(self.byte())) % n
@@ -192,7 +194,7 @@ impl Choices<'_> {
     }
 }
 
-struct World<'s> {
+struct Simulation<'s> {
     shared: &'s Shared,
     lane: Lane<'s>,
     clients: Vec<Client>,
@@ -201,7 +203,7 @@ struct World<'s> {
     report: Report,
 }
 
-impl Drop for World<'_> {
+impl Drop for Simulation<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             crate::log::error(format_args!("in step {}", self.report.steps));
@@ -209,7 +211,7 @@ impl Drop for World<'_> {
     }
 }
 
-impl World<'_> {
+impl Simulation<'_> {
     fn step(&mut self, choices: &mut Choices<'_>) {
         let what = choices.below(20);
         if self.clients.is_empty() || what == 0 && self.clients.len() < CLIENTS_MAX {
@@ -247,7 +249,7 @@ impl World<'_> {
         self.clients.retain(|client| !client.is_over());
     }
 
-    /// A value that its client knows to be there is replaced by a value that may be refused on the way.
+    /// A client replaces a value that it knows, by a value that may be refused while it arrives.
     fn replace(&mut self, at: usize, choices: &mut Choices<'_>) {
         if !self.clients[at].may_ask() {
             return;
@@ -266,7 +268,7 @@ impl World<'_> {
         }
     }
 
-    /// A client has the lease of a key, for which a run of gets of another one is held, and may fill it.
+    /// A client with the lease of a key, for which another client's gets are held, may fill it.
     fn hold(&mut self, holder: usize, choices: &mut Choices<'_>) {
         let waiter = choices.below(self.clients.len() as u64) as usize;
         let key = choices.one_of(&RULED);
@@ -285,7 +287,7 @@ impl World<'_> {
         }
     }
 
-    /// Where nothing is evicted little memory is left afterwards, or none.
+    /// Fills the memory, of which little or none is left where nothing is evicted.
     fn fill(&mut self, bytes: usize) {
         self.connect(0, true, false);
         self.clients[0].fill_up(bytes);
@@ -295,7 +297,7 @@ impl World<'_> {
         }
     }
 
-    /// Sends a part of what waits.
+    /// Sends a part of the waiting bytes.
     fn flush(&mut self, at: usize, choices: &mut Choices<'_>) {
         let most = choices.one_of(&[1, 2, 17, 300, 5_000, 17_000, 30_000]);
         self.clients[at].flush(most, &mut self.book);
@@ -306,7 +308,7 @@ impl World<'_> {
         for end in [&ours, &theirs] {
             end.set_nonblocking(true).expect("a socket can be told");
         }
-        // So that a client that does not read is noticed.
+        // A small buffer makes a client that does not read noticeable.
         SockRef::from(&theirs).set_send_buffer_size(4 << 10).expect("a socket can be told");
         let gauges = &self.shared.gauges;
         let info = Arc::new(ConnectionInfo {
@@ -335,7 +337,7 @@ impl World<'_> {
         self.book.closed = unsent.stalled() + unsent.displaced() + self.shared.uploads.closed();
     }
 
-    /// Everything is sent and read; then all go.
+    /// Sends and reads everything; then all clients leave.
     fn finish(mut self) -> Report {
         self.clients.iter_mut().for_each(Client::ask_for_proof);
         for round in 0.. {
@@ -354,7 +356,7 @@ impl World<'_> {
             }
         }
         self.clients.clear();
-        // What they had sent is still executed.
+        // Commands of clients that have left are still executed.
         for round in 0..LAST_ROUNDS {
             self.round();
             if self.shared.gauges.current.load(Relaxed) == 0 {
@@ -418,8 +420,8 @@ mod tests {
 
     #[test]
     fn random_clients_get_what_they_sent_for() {
-        struct Tell(u64);
-        impl Drop for Tell {
+        struct SeedReport(u64);
+        impl Drop for SeedReport {
             fn drop(&mut self) {
                 if std::thread::panicking() {
                     crate::log::error(format_args!(
@@ -433,7 +435,7 @@ mod tests {
         let many = seeds.end - seeds.start >= 40;
         let mut sum = Report::default();
         for seed in seeds {
-            let _tell = Tell(seed);
+            let _tell = SeedReport(seed);
             let mut random = SmallRng::seed_from_u64(seed);
             let input: Vec<u8> = (0..random.random_range(1_000..8_000)).map(|_| random.random()).collect();
             let report = run(&input);

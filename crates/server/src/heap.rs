@@ -1,42 +1,47 @@
-//! Memory of connections that is free again goes back to the system.
+//! Returns free memory to the system when connections have released it.
 //!
-//! The allocator keeps what is freed: after a burst of connections or of commands in parts the process would stay as large as it was
-//! at its peak. So once in [`LOOK_SECONDS`] the control thread looks how much is free, and has the allocator return it, which takes
-//! some milliseconds in which the lanes may have to wait for it: when there is little traffic, or after [`BUSY_SECONDS`].
+//! The allocator keeps freed memory: after a burst of connections or of partial commands the process would
+//! stay as large as at its peak. Therefore the control thread checks once in [`LOOK_SECONDS`] how much is
+//! free, and has the allocator return it. That takes some milliseconds, in which lanes may wait for the
+//! allocator. So it is done when there is little traffic, or after [`BUSY_SECONDS`].
 //!
-//! The end of a thread's heap is returned only by the thread itself, and only what is beyond a threshold: so that is lowered for a
-//! second, and the lanes are told to free something ([`sys::return_own_heap`]).
+//! The end of a thread's heap is returned only by the thread itself, and only beyond a threshold. So the
+//! threshold is lowered for a second, and the lanes are told to free something ([`sys::return_own_heap`]).
 //!
 //! # Invariants
-//! * What was returned is returned once more at most: after that only what was in use since counts.
+//! * Memory is returned at most twice for the same burst: after that only memory that was in use since
+//!   counts.
 
 use crate::sys;
 
-/// Seconds between two looks.
+/// Seconds between two checks.
 const LOOK_SECONDS: u32 = 5;
-/// Free bytes that are worth it.
+/// The least number of free bytes for which memory is returned.
 const LEAST_BYTES: usize = 4 << 20;
-/// Requests a second up to which there is little traffic.
+/// Requests a second up to which traffic counts as little.
 const IDLE_REQUESTS: u64 = 1_000;
-/// Seconds after which memory is returned whatever the traffic is.
+/// Seconds after which memory is returned even under traffic.
 const BUSY_SECONDS: u32 = 300;
 
-/// See the module's text.
+/// The state of these checks.
 #[derive(Debug, Default)]
 pub(crate) struct Heap {
     looked: u32,
     requests: u64,
     returned: u32,
-    /// The threshold is lowered.
+    /// Whether the threshold is lowered.
     lowered: bool,
-    /// It is returned once more, for what was freed meanwhile: some of it may not be seen in the sum, from which the ends of heaps have gone.
+    /// Whether memory is returned once more, for what was freed meanwhile: ends of heaps that were returned
+    /// hide it in the sum.
     again: bool,
-    /// Least free bytes since memory was returned last: beyond them free memory is still the process's.
+    /// The least number of free bytes since memory was last returned; free memory beyond it still belongs to
+    /// the process.
     least_free: usize,
 }
 
 impl Heap {
-    /// Once a second. `requests`: executed since the start. True: the lanes must be told.
+    /// Runs a check if one is due; called once a second. `requests`: executed since the start. True: the
+    /// lanes must be told.
     pub(crate) fn tick(&mut self, second: u32, requests: u64) -> bool {
         if std::mem::take(&mut self.lowered) {
             sys::keep_heap_ends(true);

@@ -1,5 +1,5 @@
-//! What is said of holds that end without the value: the clients have waited for nothing and compute as well. For each rule, at
-//! most once a minute, one line names the rule, how long was waited, and what would help.
+//! Log lines about holds that end without the value: clients waited and then compute as well. At most once a
+//! minute for each rule, a line has the rule, how long clients waited, and what would help.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -10,27 +10,28 @@ use cattlegrid_herd::{Policy, RuleState};
 
 use crate::rule_counts::{ONE_IN, RuleCounts, time};
 
-/// Time between two lines about one rule, in milliseconds.
+/// The time between two lines about one rule, in milliseconds.
 const MINUTE_MS: u64 = 60_000;
-/// What was counted of each rule, by its pattern.
+/// The counters of each rule at its last line, by pattern.
 #[derive(Debug, Default)]
 pub(crate) struct HoldReports(HashMap<String, HoldReport>);
 
 #[derive(Debug, Default)]
 struct HoldReport {
-    /// The counts are since then.
+    /// When `before` was read, in milliseconds.
     since_ms: u64,
+    /// The counters from which the next line counts.
     before: RuleCounts,
     said_ms: Option<u64>,
 }
 
 impl HoldReports {
-    /// The line about a rule, if there is one to be said now. To be called about once a second for each rule in force.
-    pub(crate) fn look(&mut self, rule: &Rule, state: &RuleState, now_ms: u64) -> Option<String> {
+    /// The line about a rule, if one is due now. To be called about once a second for each rule in force.
+    pub(crate) fn due_line(&mut self, rule: &Rule, state: &RuleState, now_ms: u64) -> Option<String> {
         let counted = RuleCounts::of(state.counters());
         let name = &*rule.name();
         if !self.0.contains_key(name) {
-            // What was counted before the first look is new as well.
+            // Counts from before the first call are reported as well.
             self.0.insert(name.to_owned(), HoldReport { since_ms: now_ms, ..HoldReport::default() });
         }
         let report = self.0.get_mut(name)?;
@@ -47,7 +48,7 @@ impl HoldReports {
         line
     }
 
-    /// Forgets rules that are not among these, which were all looked at.
+    /// Forgets rules that are not in `active`.
     pub(crate) fn retain(&mut self, active: &ActiveRules) {
         if self.0.len() > active.rules().rules().len() {
             self.0.retain(|name, _| active.each().any(|(rule, _)| rule.name() == *name));
@@ -60,7 +61,8 @@ fn is_worth_a_line(new: &RuleCounts) -> bool {
     missed > 0 && missed * ONE_IN >= new.to_hold()
 }
 
-/// What is said of the counts of a minute. `p90_ms`: how long computations take.
+/// The line for the counts of a minute. `p90_ms`: the 90th percentile of the times of computations, in
+/// milliseconds.
 fn line(new: &RuleCounts, rule: &Rule, p90_ms: Option<u32>) -> String {
     let policy = &rule.policy;
     let (one, many) = (new.expired.saturating_sub(new.expired_many), new.expired_many);
@@ -82,13 +84,13 @@ fn line(new: &RuleCounts, rule: &Rule, p90_ms: Option<u32>) -> String {
     let only_many = one == 0 && new.predicted <= new.predicted_many;
     let (hold, hold_ms) =
         if only_many { ("hold_many", policy.hold_many_ms) } else { ("hold", policy.hold_ms) };
-    Cause::of(new, p90_ms, hold_ms).write(&mut line, hold, policy);
+    HoldCause::of(new, p90_ms, hold_ms).write(&mut line, hold, policy);
     line
 }
 
 /// Why waiting does not help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cause {
+enum HoldCause {
     /// Most waits were for a slot of `rule_computers`.
     Slots,
     /// Computations usually take longer than the hold.
@@ -99,7 +101,7 @@ enum Cause {
     Unusual { p90_ms: Option<u32> },
 }
 
-impl Cause {
+impl HoldCause {
     fn of(new: &RuleCounts, p90_ms: Option<u32>, hold_ms: u32) -> Self {
         match p90_ms.filter(|p90_ms| *p90_ms > hold_ms) {
             _ if new.slots * 2 > new.expired => Self::Slots,
@@ -109,7 +111,7 @@ impl Cause {
         }
     }
 
-    /// The cause, and what helps; `hold`: the key of the rule that says how long these gets wait.
+    /// Appends the cause and what helps. `hold`: the key of the rule that sets how long these gets wait.
     fn write(self, line: &mut String, hold: &str, policy: &Policy) {
         let mut also = Vec::new();
         if policy.grace_s == 0 {
@@ -180,11 +182,11 @@ mod tests {
         let (rule, state) = rule(Policy::default());
         let counters = state.counters();
         let mut reports = HoldReports::default();
-        assert_eq!(reports.look(&rule, &state, 1000), None, "nothing was held");
+        assert_eq!(reports.due_line(&rule, &state, 1000), None, "nothing was held");
         add(&counters.held, 41);
-        assert_eq!(reports.look(&rule, &state, 2000), None, "they wait still");
+        assert_eq!(reports.due_line(&rule, &state, 2000), None, "they wait still");
         add(&counters.hold_expired, 41);
-        let line = reports.look(&rule, &state, 3000).unwrap();
+        let line = reports.due_line(&rule, &state, 3000).unwrap();
         assert!(
             line.starts_with("rule 1 \"page:{id}\": in the last minute 41 gets were held for 400 ms (hold) "),
             "{line}"
@@ -192,19 +194,23 @@ mod tests {
         for second in 4..63 {
             add(&counters.held, 1);
             add(&counters.hold_expired, 1);
-            assert_eq!(reports.look(&rule, &state, second * 1000), None, "{second} s");
+            assert_eq!(reports.due_line(&rule, &state, second * 1000), None, "{second} s");
         }
-        let line = reports.look(&rule, &state, 63_000).unwrap();
+        let line = reports.due_line(&rule, &state, 63_000).unwrap();
         assert!(line.contains("in the last minute 59 gets were held"), "{line}");
-        assert_eq!(reports.look(&rule, &state, 123_000), None, "it is over");
+        assert_eq!(reports.due_line(&rule, &state, 123_000), None, "it is over");
         counters.reset();
         add(&counters.held, 2);
         add(&counters.hold_expired, 2);
-        assert_eq!(reports.look(&rule, &state, 124_000), None, "fewer than before: the counters were reset");
+        assert_eq!(
+            reports.due_line(&rule, &state, 124_000),
+            None,
+            "fewer than before: the counters were reset"
+        );
         add(&counters.hold_expired, 1);
-        assert_eq!(reports.look(&rule, &state, 183_000), None);
+        assert_eq!(reports.due_line(&rule, &state, 183_000), None);
         add(&counters.hold_expired, 1);
-        assert!(reports.look(&rule, &state, 184_000).unwrap().contains("minute 1 gets"));
+        assert!(reports.due_line(&rule, &state, 184_000).unwrap().contains("minute 1 gets"));
     }
 
     #[test]
@@ -212,9 +218,9 @@ mod tests {
         let (rule, state) = rule(Policy::default());
         add(&state.counters().held, 1000);
         add(&state.counters().hold_expired, 9);
-        assert_eq!(HoldReports::default().look(&rule, &state, 1000), None);
+        assert_eq!(HoldReports::default().due_line(&rule, &state, 1000), None);
         add(&state.counters().hold_expired, 1);
-        assert!(HoldReports::default().look(&rule, &state, 1000).is_some());
+        assert!(HoldReports::default().due_line(&rule, &state, 1000).is_some());
     }
 
     #[test]

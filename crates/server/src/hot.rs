@@ -1,14 +1,16 @@
-//! Hot keys: which keys and shapes of keys are asked for most, move most bytes and miss most, by a sample.
+//! Hot keys: the keys and shapes of keys with most requests, bytes and misses, by a sample.
 //!
-//! Some turns of each lane are sampled, at random: one in [`EVERY`], and fewer while a lane has more than [`EVENTS_MAX`] sampled events in a second. All
-//! events of such a turn are counted in the lane's sketches, each for as many as the turn stands for. A sketch is Space-Saving: it has a fixed
-//! number of counters; a key without one takes the place of the smallest, whose count it takes over as its error (Metwally, Agrawal, El Abbadi:
-//! Efficient Computation of Frequent and Top-k Elements in Data Streams, ICDT 2005). So a key of more than one part in as many as there are counters has
-//! one, its count is too large by its error at most, and never too small. Counts are halved each minute: what was hot yesterday is not.
+//! Each lane samples turns at random: one in [`EVERY`], and fewer while it has more than [`EVENTS_MAX`]
+//! sampled events in a second. All events of a sampled turn are counted in the lane's sketches, each with the
+//! number of turns that it stands for. A sketch is Space-Saving: it has a fixed number of counters. A key
+//! without a counter replaces the key with the smallest count, and takes over that count as its error
+//! (Metwally, Agrawal, El Abbadi: Efficient Computation of Frequent and Top-k Elements in Data Streams, ICDT
+//! 2005). With n counters, every key with more than 1/n of all events has a counter. Its count is never too
+//! small, and too large by at most its error. Counts are halved each minute, so that former hot keys fade.
 //!
 //! # Invariants
-//! * A lane waits for no reader: while its sketches are read it leaves samples out.
-//! * A sketch has [`KEYS`] or [`SHAPES`] counters at most.
+//! * A lane does not wait for a reader: it takes no samples while its sketches are read.
+//! * A sketch has at most [`KEYS`] or [`SHAPES`] counters.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -16,25 +18,25 @@ use std::sync::Mutex;
 
 use cattlegrid_engine::{Event, EventKind, Looker};
 
-/// One turn of this many is sampled at first.
+/// At first, one turn in this many is sampled.
 pub(crate) const EVERY: u32 = 64;
-/// Sampled events of a lane in a second beyond which it samples half as many turns.
+/// The number of sampled events of a lane in a second beyond which it halves the share of sampled turns.
 const EVENTS_MAX: u32 = 2_000;
-/// The fewest turns that are sampled: one in this many.
+/// At least one turn in this many is sampled.
 const EVERY_MAX: u32 = EVERY << 10;
-/// Counters for keys, by requests and by bytes.
+/// Counters for keys, in the sketch by requests and in the sketch by bytes.
 const KEYS: usize = 256;
 /// Counters for shapes.
 const SHAPES: usize = 128;
-/// Between two halvings of the counts, in milliseconds.
+/// The time between two halvings of the counts, in milliseconds.
 const MINUTE_MS: u64 = 60_000;
-/// Misses of a key that come within this time, without a store between them, are a herd's.
+/// Misses of a key within this time, in milliseconds, without a store between them, count as a herd.
 const HERD_MS: u64 = 1_000;
 
-/// Which turns are sampled: of a lane that has it, with a random number that no client knows.
+/// Chooses the turns of a lane that are sampled, at random, so that clients cannot predict them.
 #[derive(Debug)]
 pub(crate) struct TurnSampler {
-    /// Turns until the next one.
+    /// Turns until the next sample.
     left: u32,
     every: u32,
     random: u64,
@@ -43,31 +45,31 @@ pub(crate) struct TurnSampler {
 }
 
 impl TurnSampler {
-    /// `seed`: anything but 0.
+    /// A sampler with this seed, which must not be 0.
     pub(crate) fn new(seed: u64) -> Self {
         Self { left: EVERY, every: EVERY, random: seed | 1, second: 0, events: 0 }
     }
 
-    /// For how many turns the next one stands; 0: it is not sampled.
+    /// The number of turns that the next turn stands for; 0: it is not sampled.
     #[inline]
     pub(crate) fn next(&mut self) -> u32 {
         self.left -= 1;
-        if self.left > 0 { 0 } else { self.again() }
+        if self.left > 0 { 0 } else { self.next_gap() }
     }
 
     #[cold]
-    fn again(&mut self) -> u32 {
-        // Xorshift: a period that clients have must not meet ours.
+    fn next_gap(&mut self) -> u32 {
+        // Xorshift: the choice must not be in step with a period of the clients.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        // 1 to twice the mean less 1, evenly.
+        // Evenly distributed from 1 to twice the mean less 1.
         self.left = 1 + ((self.random >> 32) % u64::from(2 * self.every - 1)) as u32;
         self.every
     }
 
-    /// A sampled turn had this many events.
-    pub(crate) fn had(&mut self, events: usize, second: u32) {
+    /// Notes that a sampled turn had this many events in `second`.
+    pub(crate) fn note_events(&mut self, events: usize, second: u32) {
         if second != self.second {
             let is_calm = self.events < EVENTS_MAX / 4 && self.every > EVERY;
             (self.second, self.events) = (second, 0);
@@ -83,16 +85,16 @@ impl TurnSampler {
     }
 }
 
-/// What is counted of one key or shape.
+/// The counts of one key or shape.
 #[derive(Debug, Clone, Default)]
 pub struct KeyCounts {
     /// The key, or its shape.
     pub text: Box<[u8]>,
-    /// What the sketch goes by: requests or bytes.
+    /// The measure of the sketch: requests or bytes.
     pub count: u64,
-    /// By how much `count` may be too large.
+    /// The most by which `count` may be too large.
     pub error: u64,
-    /// Gets of it.
+    /// Gets of the key.
     pub gets: u64,
     /// Gets that missed.
     pub misses: u64,
@@ -100,15 +102,16 @@ pub struct KeyCounts {
     pub stores: u64,
     /// Bytes read and stored.
     pub bytes: u64,
-    /// Misses that came behind another connection's within a second, before the key was stored.
+    /// Misses within a second after another connection's miss, before the key was stored.
     pub herd_misses: u64,
-    /// The last miss, until the key is stored: when, and on which connection.
+    /// The time and the connection of the last miss; None once the key is stored.
     missed: Option<(u64, i32)>,
 }
 
 /// Space-Saving: counters for the most frequent of many keys.
 ///
-/// A key of more than one part in as many as there are counters has one; its count is too large by its error at most, and never too small.
+/// With n counters, every key with more than 1/n of the total weight has one. Its count is never too
+/// small, and too large by at most its error.
 #[derive(Debug)]
 pub struct Sketch {
     entries: Vec<KeyCounts>,
@@ -117,12 +120,12 @@ pub struct Sketch {
 }
 
 impl Sketch {
-    /// With this many counters, at least 1.
+    /// A sketch with `most` counters, at least 1.
     pub fn new(most: usize) -> Self {
         Self { entries: Vec::new(), places: HashMap::new(), most }
     }
 
-    /// The counter of a key, `weight` larger.
+    /// Adds `weight` to a key's counter and returns it.
     pub fn count(&mut self, text: &[u8], weight: u64) -> &mut KeyCounts {
         let at = match self.places.get(text) {
             Some(at) => *at,
@@ -133,7 +136,7 @@ impl Sketch {
         entry
     }
 
-    /// A counter for a key that has none.
+    /// The place of a counter for a key that has none.
     fn take(&mut self, text: &[u8]) -> usize {
         let new = KeyCounts { text: text.into(), ..KeyCounts::default() };
         let at = if self.entries.len() < self.most {
@@ -151,12 +154,12 @@ impl Sketch {
         at
     }
 
-    /// All counters, in no order.
+    /// All counters, unordered.
     pub fn entries(&self) -> &[KeyCounts] {
         &self.entries
     }
 
-    /// Halves all counts, so that what was frequent long ago gives way.
+    /// Halves all counts, so that formerly frequent keys fade.
     pub fn halve(&mut self) {
         for entry in &mut self.entries {
             let KeyCounts { count, error, gets, misses, stores, bytes, herd_misses, .. } = entry;
@@ -193,7 +196,7 @@ impl Default for Hot {
 }
 
 impl Hot {
-    /// Counts the events of a turn of the connection `fd`, that stands for `weight` turns.
+    /// Counts the events of a turn of the connection `fd`, which stands for `weight` turns.
     pub(crate) fn count<'e>(
         &self,
         events: impl Iterator<Item = &'e Event>,
@@ -217,13 +220,13 @@ impl Hot {
             if bytes > 0 {
                 by_bytes.count(&event.key, bytes).add(&seen, weight, false);
             }
-            // Misses of two keys of a shape are no herd.
+            // Misses of two keys of a shape do not make a herd.
             shapes.count(shape(&event.key).as_bytes(), weight).add(&seen, weight, is_herd);
         }
     }
 }
 
-/// What an event says of its key.
+/// The data of an event that are counted for its key.
 struct KeyEvent {
     fd: i32,
     is_get: bool,
@@ -266,7 +269,8 @@ impl KeyCounts {
         self.bytes = self.bytes.saturating_add(weight.saturating_mul(seen.bytes));
     }
 
-    /// Whether this is a miss of a key that another connection has just missed; notes it for the next one.
+    /// Whether this is a miss of a key that another connection has just missed. Remembers the miss for the
+    /// next call.
     fn is_herd(&mut self, seen: &KeyEvent, now_ms: u64) -> bool {
         let before = self.missed;
         if seen.is_miss {
@@ -288,18 +292,18 @@ impl KeyCounts {
     }
 }
 
-/// What the sketches of all lanes have, the largest first.
+/// The largest counters of all lanes' sketches, in descending order.
 #[derive(Debug, Default)]
-pub(crate) struct Hottest {
-    /// Events that were counted since the start.
+pub(crate) struct HottestKeys {
+    /// Events counted since the start.
     pub(crate) events: u64,
     pub(crate) by_requests: Vec<KeyCounts>,
     pub(crate) by_bytes: Vec<KeyCounts>,
     pub(crate) shapes: Vec<KeyCounts>,
 }
 
-impl Hottest {
-    /// `most` of each kind.
+impl HottestKeys {
+    /// The `most` largest counters of each kind.
     pub(crate) fn of<'h>(lanes: impl Iterator<Item = &'h Hot>, most: usize) -> Self {
         let mut all: [HashMap<Box<[u8]>, KeyCounts>; 3] = Default::default();
         let mut events = 0;
@@ -317,7 +321,7 @@ impl Hottest {
         }
         let [by_requests, by_bytes, shapes] = all.map(|all| {
             let mut sorted: Vec<KeyCounts> = all.into_values().collect();
-            // A count that may be all error says nothing.
+            // A count that may consist of its error alone says nothing.
             sorted.retain(|entry| entry.count > entry.error);
             sorted.sort_by(|a, b| (Reverse(a.count), &a.text).cmp(&(Reverse(b.count), &b.text)));
             sorted.truncate(most);
@@ -327,11 +331,11 @@ impl Hottest {
     }
 }
 
-/// Longest part of a key that is taken for a word.
+/// The longest part of a key that counts as a word.
 const WORD_MAX: usize = 24;
 
-/// A key with `{}` in the place of what looks like a name of one of many: parts with a digit, or longer than a word, or that are no text. Parts are
-/// separated by `:`, `/`, `.`, `-`, `_` and `|`.
+/// A key in which `{}` replaces each part that seems to name one of many: a part with a digit, a part longer
+/// than a word, or a part that is not text. Parts are separated by `:`, `/`, `.`, `-`, `_` and `|`.
 pub fn shape(key: &[u8]) -> String {
     let mut shape = String::new();
     let is_separator = |byte: &u8| matches!(byte, b':' | b'/' | b'.' | b'-' | b'_' | b'|');
@@ -344,7 +348,7 @@ pub fn shape(key: &[u8]) -> String {
         } else if !(shape.ends_with("{}-") || shape.ends_with("{}_") || shape.ends_with("{}.")) {
             shape.push_str("{}");
         } else {
-            // A UUID, a date or a number with a fraction is one name.
+            // A UUID, a date or a number with a fraction becomes one `{}`.
             shape.pop();
         }
         let Some(separator) = rest.get(end) else { return shape };
@@ -390,7 +394,7 @@ mod tests {
                 .collect();
             hot.count(events.iter(), (1, 64), 5);
         }
-        let hottest = Hottest::of([&hot].into_iter(), 10);
+        let hottest = HottestKeys::of([&hot].into_iter(), 10);
         let [first, second, ..] = &hottest.by_requests[..] else { panic!("{hottest:?}") };
         assert_eq!([name(first), name(second)], ["page:first", "page:second"]);
         for (counted, share) in [(first, 10), (second, 20)] {
@@ -418,7 +422,7 @@ mod tests {
         let small: Vec<Event> = (0..100).map(|_| get("small", "found", 1)).collect();
         one.count(small.iter(), (1, 64), 5);
         two.count([get("large", "found", 1_000_000)].iter(), (1, 64), 5);
-        let hottest = Hottest::of([&one, &two].into_iter(), 1);
+        let hottest = HottestKeys::of([&one, &two].into_iter(), 1);
         assert_eq!(name(&hottest.by_requests[0]), "small");
         assert_eq!((name(&hottest.by_bytes[0]), hottest.by_bytes[0].count), ("large".to_owned(), 64_000_000));
     }
@@ -439,14 +443,14 @@ mod tests {
         ] {
             hot.count(events.iter(), (fd, 64), ms);
         }
-        let hottest = Hottest::of([&hot].into_iter(), 9);
+        let hottest = HottestKeys::of([&hot].into_iter(), 9);
         let key = &hottest.by_requests[0];
         assert_eq!((key.misses, key.herd_misses, key.stores), (8 * 64, 3 * 64, 64));
         assert_eq!(hottest.shapes[0].herd_misses, 3 * 64);
         for (fd, key) in [(1, "user:1"), (2, "user:2"), (3, "user:3")] {
             hot.count([get(key, "not_found", 0)].iter(), (fd, 64), 9_000);
         }
-        let hottest = Hottest::of([&hot].into_iter(), 9);
+        let hottest = HottestKeys::of([&hot].into_iter(), 9);
         let shape = hottest.shapes.iter().find(|shape| name(shape) == "user:{}").unwrap();
         assert_eq!((shape.misses, shape.herd_misses), (3 * 64, 0), "of one key each");
     }
@@ -458,7 +462,7 @@ mod tests {
         for minute in 1..=8 {
             hot.count([get("new", "found", 1)].iter(), (1, 64 * 10), minute * MINUTE_MS);
         }
-        let hottest = Hottest::of([&hot].into_iter(), 2);
+        let hottest = HottestKeys::of([&hot].into_iter(), 2);
         assert_eq!(name(&hottest.by_requests[0]), "new");
         assert_eq!(hottest.by_requests[1].count, 6400 >> 8);
     }
@@ -477,11 +481,11 @@ mod tests {
             }
         }
         assert!(gaps.len() > 100 && gaps.iter().all(|gap| (1..=127).contains(gap)), "{gaps:?}");
-        sampler.had(2 * EVENTS_MAX as usize, 1);
+        sampler.note_events(2 * EVENTS_MAX as usize, 1);
         (0..1000).for_each(|_| _ = sampler.next());
         assert!((0..1000).map(|_| sampler.next()).any(|stands| stands == 2 * EVERY), "half as many");
         for second in 2..9 {
-            sampler.had(1, second);
+            sampler.note_events(1, second);
         }
         (0..1000).for_each(|_| _ = sampler.next());
         assert!((0..1000).map(|_| sampler.next()).any(|stands| stands == EVERY), "as many again");

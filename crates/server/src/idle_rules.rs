@@ -1,25 +1,26 @@
-//! Rules that have no keys: each is said once, with the prefix that keeps the keys from it if there is one.
+//! Rules without keys: each is logged once, with the prefix that keeps keys from it, if there is such a
+//! prefix.
 
 use std::collections::{HashMap, HashSet};
 
 use cattlegrid_engine::rules::{PrefixHint, Rule};
 use cattlegrid_herd::RuleState;
 
-/// For how long a rule may have no key under traffic before it is said, in milliseconds.
+/// How long a rule may have no key under traffic before it is logged, in milliseconds.
 const IDLE_MS: u64 = 10 * 60 * 1000;
-/// Traffic: at least this many requests in that time.
+/// The least number of requests in that time that counts as traffic.
 const REQUESTS: u64 = 1000;
 
-/// What was said, and since when which rules have had no key.
+/// The rules that were logged, and those that have no key yet.
 #[derive(Debug, Default)]
 pub(crate) struct IdleRules {
     said: HashSet<String>,
-    /// By pattern and prefix: the time, and the number of requests until then.
+    /// By pattern and prefix: the time, and the number of requests at that time.
     since: HashMap<(String, Option<String>), (u64, u64)>,
 }
 
 impl IdleRules {
-    /// The lines to log now. `requests`: how many there were since the start.
+    /// The lines to log now. `requests`: the number of requests since the start.
     pub(crate) fn look<'r>(
         &mut self,
         hints: &[PrefixHint],

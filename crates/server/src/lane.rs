@@ -37,7 +37,7 @@ use crate::ring::Ring;
 use crate::samplers::{Family, Samplers};
 use crate::shared::Shared;
 use crate::turns::{BATCH, Turn, Turns, output_bytes};
-use crate::watch::{Record, Topics, What};
+use crate::watch::{Record, RecordContent, Topics};
 use by_ring::{make_ring, send_by_ring};
 use leave::Draining;
 
@@ -513,7 +513,7 @@ impl<'a> Lane<'a> {
                 Message::Wakes(wakes) => self.effects.add_wakes(wakes),
                 Message::Calls(calls) => self.calls.add(calls),
                 Message::Loaded(all) => {
-                    loading::land(all, self.shared, self.number, &mut self.effects);
+                    loading::finish_loads(all, self.shared, self.number, &mut self.effects);
                 }
                 Message::GiveWay { token, upload } => self.give_way(token, upload),
                 Message::EndDump(token) => self.end_dump(token),
@@ -664,7 +664,7 @@ impl<'a> Lane<'a> {
         }
         let unix = matches!(info.listener.address, crate::listen::Address::Unix(_));
         let (peer, closed) = (info.peer().to_string().into(), closed.map(Reason::name));
-        let what = What::Connection { peer, unix, closed };
+        let what = RecordContent::Connection { peer, unix, closed };
         let record = Record { time: crate::time::unix_now(), fd: info.fd.as_raw_fd(), what };
         self.shared.record(self.number, record);
     }

@@ -1,4 +1,4 @@
-//! The Cattlegrid server: everything between the process and the engine, without the command line.
+//! The Cattlegrid server: all between the process and the engine, without the command line.
 
 mod acceptor;
 mod admin;
@@ -71,5 +71,5 @@ pub use hot::{KeyCounts, Sketch, shape};
 pub use loading::log_loader;
 pub use serve::{descriptors_at_most, memory_at_most, serve};
 
-/// The port of an `--admin` that names none.
+/// The port of an `--admin` address without a port.
 pub const ADMIN_PORT: u16 = admin::PORT;

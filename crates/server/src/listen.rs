@@ -1,8 +1,8 @@
-//! Opens every socket to listen on: first each gets its address, and later, when there is a server behind them, all listen.
-//! A client that connects in between is refused at once; it would wait otherwise.
+//! Opens all sockets on which the server listens. First each gets its address; later, when the server is
+//! ready, all begin to listen. A client that connects in between is refused at once instead of waiting.
 //!
 //! # Invariants
-//! * All of them or none: an error closes what was opened.
+//! * All sockets are opened, or none: an error closes those that were opened.
 //! * Sockets do not block, and connections accepted from TCP ones inherit `TCP_NODELAY` and `SO_KEEPALIVE`
 //!   (Linux copies both).
 
@@ -21,12 +21,12 @@ use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 use crate::sys::{self, Account, reason};
 use crate::{log, passed};
 
-/// A socket with its address, which listens after [`Listeners::listen`].
+/// A socket with its address, which begins to listen with [`Listeners::listen`].
 #[derive(Debug)]
 pub struct Listener {
-    /// The socket; accepting from it does not block.
+    /// The socket, non-blocking.
     pub fd: OwnedFd,
-    /// Where it listens; for an ephemeral port the one it got.
+    /// The address; for an ephemeral port, with the port that the system chose.
     pub address: Address,
     /// Whether its connections speak TLS.
     pub tls: bool,
@@ -56,24 +56,27 @@ impl AsFd for Listener {
     }
 }
 
-/// All sockets of the server; the unix socket's file goes when this is dropped.
+/// All sockets of the server. The file of the Unix socket is removed when this is dropped.
 #[derive(Debug)]
 pub struct Listeners {
-    /// The sockets, the unix one first, then TCP in the order of `-l`.
+    /// The sockets: the Unix socket first, then TCP in the order of `-l`.
     pub sockets: Vec<Listener>,
     unix_file: Option<UnixFile>,
 }
 
 impl Listeners {
-    /// Splits off the sockets, to be dropped when accepting ends; keep the rest until the end.
+    /// Takes the sockets, to be dropped when accepting ends; the rest must be kept until the end.
     pub fn take_sockets(&mut self) -> Vec<Listener> {
         std::mem::take(&mut self.sockets)
     }
 
-    /// Lets clients connect. With a port that another server has taken since [`bind`] it fails.
+    /// Begins to listen on all sockets.
+    ///
+    /// # Errors
+    /// The system refuses, for example because another server has taken the port since [`bind`].
     pub fn listen(&self, settings: &Settings) -> Result<(), ListenError> {
         for listener in &self.sockets {
-            // A socket that was passed listens already, with a backlog of its own.
+            // A socket from the service manager listens already, with its own backlog.
             if SockRef::from(&listener.fd).is_listener().unwrap_or(false) {
                 continue;
             }
@@ -87,7 +90,7 @@ impl Listeners {
     }
 }
 
-/// A socket could not be opened; says which and why.
+/// The message of a socket that could not be opened: which and why.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct ListenError(String);
@@ -98,7 +101,7 @@ impl ListenError {
     }
 }
 
-/// Opens the sockets of the admin address, on `port` if it names none; nothing listens yet.
+/// Opens the sockets of the admin address, without listening. `port`: for an address without a port.
 pub(crate) fn bind_admin(
     wanted: &ListenAddress,
     port: u16,
@@ -120,22 +123,28 @@ pub(crate) fn bind_admin(
     }
 }
 
-/// Lets monitoring connect.
+/// Begins to listen on a socket of the admin address.
 pub(crate) fn listen_admin(socket: &std::net::TcpListener) -> io::Result<()> {
     SockRef::from(socket).listen(ADMIN_BACKLOG)
 }
 
-/// Connections to the admin address that wait to be accepted.
+/// The most connections to the admin address that wait to be accepted.
 const ADMIN_BACKLOG: i32 = 64;
 
-/// The machine has no such address.
+/// Whether the machine lacks the address or its family.
 fn is_not_here(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL))
 }
 
-/// Opens what the settings name, or takes what the service manager passes instead; nothing that is opened here listens yet. `owner`: who gets the unix socket, if root opens it for another user.
+/// Opens the sockets that the settings name, or takes those that the service manager passes instead. Opened
+/// sockets do not listen yet. `owner`: the user to whom root gives the Unix socket, if it opens it for
+/// another user.
 ///
-/// Before threads start, since the access bits of the unix socket go through the process's mask.
+/// To be called before threads start, since the access bits of the Unix socket are set by the mask of the
+/// process.
+///
+/// # Errors
+/// A socket cannot be opened.
 pub fn bind(settings: &Settings, owner: Option<&Account>) -> Result<Listeners, ListenError> {
     let passed = passed::sockets(settings)?;
     if !passed.is_empty() {
@@ -169,7 +178,7 @@ pub fn bind(settings: &Settings, owner: Option<&Account>) -> Result<Listeners, L
     Ok(listeners)
 }
 
-/// Every socket of one entry of `-l`: a name may have several addresses.
+/// Opens the sockets of one entry of `-l`: a name may have several addresses.
 fn bind_tcp(
     settings: &Settings,
     address: &ListenAddress,
@@ -194,7 +203,7 @@ fn bind_tcp(
     for wanted in &addresses {
         match open_tcp(*wanted) {
             Ok(socket) => sockets.push(socket),
-            // A name or * may stand for addresses the machine does not have, often those of IPv6.
+            // A name or `*` may stand for addresses that the machine does not have, often IPv6 ones.
             Err(error) if addresses.len() > 1 && is_not_here(&error) => {
                 log::info(format_args!("{address}: not listening on {wanted}: {}", reason(&error)));
                 skipped = Some(error);
@@ -216,7 +225,7 @@ fn resolve(host: &Host, port: u16) -> io::Result<Vec<SocketAddr>> {
         ],
         Host::Named(name) => (name.as_str(), port).to_socket_addrs()?.collect(),
     };
-    // A hosts file may name the same address twice.
+    // A hosts file may give the same address twice.
     let mut seen = std::collections::BTreeSet::new();
     addresses.retain(|address| seen.insert(*address));
     Ok(addresses)
@@ -227,7 +236,7 @@ fn open_tcp(address: SocketAddr) -> io::Result<(Socket, SocketAddr)> {
     socket.set_nonblocking(true)?;
     socket.set_reuse_address(true)?;
     if address.is_ipv6() {
-        // So that 0.0.0.0 and [::] can listen side by side on the same port.
+        // With this, 0.0.0.0 and [::] can listen on the same port.
         socket.set_only_v6(true)?;
     }
     socket.set_keepalive(true)?;
@@ -246,7 +255,7 @@ fn bind_unix(path: &Path, bits: u32) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Removes a socket without a listener; leaves anything else, which then fails to bind.
+/// Removes a Unix socket on which no process listens. Any other file stays, and the bind fails then.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_socket());
     if !is_socket {
@@ -258,7 +267,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The file of our unix socket.
+/// The file of our Unix socket, removed when this is dropped.
 #[derive(Debug)]
 struct UnixFile {
     path: PathBuf,
@@ -277,7 +286,8 @@ impl Drop for UnixFile {
     }
 }
 
-/// `MEMCACHED_PORT_FILENAME`: writes the ports, whole, for who started us with `-p -1`.
+/// Writes all ports to the file of `MEMCACHED_PORT_FILENAME`, in one piece, for the process that started us
+/// with `-p -1`.
 pub fn write_port_file(path: &Path, listeners: &Listeners) -> Result<(), ListenError> {
     let mut text = String::new();
     for listener in &listeners.sockets {
@@ -291,17 +301,17 @@ pub fn write_port_file(path: &Path, listeners: &Listeners) -> Result<(), ListenE
     })
 }
 
-/// Where a connection came in.
+/// The socket by which a connection came in.
 #[derive(Debug)]
 pub(crate) struct ListenerInfo {
-    /// Its descriptor's number.
+    /// The descriptor's number.
     pub(crate) fd: i32,
     pub(crate) address: Address,
     pub(crate) tls: bool,
 }
 
 impl ListenerInfo {
-    /// As `stats conns` shows it.
+    /// The socket's name in `stats conns`.
     pub(crate) fn name(&self) -> String {
         match &self.address {
             Address::Tcp(address) => format!("tcp:{address}"),

@@ -1,12 +1,13 @@
-//! Between lanes and loaders: how a lane learns that a job has ended, and what it does with the result.
+//! Between lanes and loaders: how a lane learns that a job has ended, and how it uses the result.
 //!
 //! ```text
-//!   lane: turns leave orders ──▶ Loaders::submit ──▶ pool's thread ──▶ LaneHost::finished ──▶ the lane's inbox
-//!   lane: reads its inbox ──▶ Engine::finish_load: stores under the shard's lock ──▶ wakes, delivered in the same round
+//!   lane: turns leave orders ──▶ Loaders::submit ──▶ pool's thread ──▶ LaneHost::finished ──▶ inbox
+//!   lane: reads its inbox ──▶ Engine::finish_load: stores under a lock ──▶ wakes, in the same round
 //! ```
 //!
 //! # Invariants
-//! * Only lanes store values. The thread of a pool leaves a message, and wakes the lane for the first of them.
+//! * Only lanes store values. A pool's thread leaves a message, and wakes the lane for the first message of
+//!   several.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,7 +20,7 @@ use crate::log;
 use crate::shared::Shared;
 use crate::time::Clock;
 
-/// The server, as loaders see it.
+/// The server as loaders see it: a lane's inbox.
 pub(crate) struct LaneHost {
     lanes: Arc<[LaneHandle]>,
     clock: Clock,
@@ -45,7 +46,7 @@ impl Host for LaneHost {
     }
 }
 
-/// Writes what a loader says to the log.
+/// Writes a loader's message to the log.
 pub fn log_loader(severity: Severity, text: &str) {
     let level = match severity {
         Severity::Error => log::Level::Error,
@@ -56,8 +57,8 @@ pub fn log_loader(severity: Severity, text: &str) {
     log::lines(level, text);
 }
 
-/// Brings the ends of jobs to the engine, on the lane that has ordered them.
-pub(crate) fn land(all: Vec<Finished>, shared: &Shared, lane: usize, effects: &mut Effects) {
+/// Gives the ends of jobs to the engine, on the lane that ordered them.
+pub(crate) fn finish_loads(all: Vec<Finished>, shared: &Shared, lane: usize, effects: &mut Effects) {
     let (counters, interest) = (&shared.lanes[lane].counters, shared.interest());
     let now = shared.now_at(shared.clock.now());
     let mut lock = shared.engine.shard_lock();
@@ -68,6 +69,6 @@ pub(crate) fn land(all: Vec<Finished>, shared: &Shared, lane: usize, effects: &m
         finished.landed(landed);
     }
     drop(lock);
-    // No connection has asked for these fills.
+    // The descriptor 0 stands for no connection.
     shared.publish(0, lane, 0, effects);
 }

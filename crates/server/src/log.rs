@@ -1,16 +1,18 @@
 //! The log: lines on standard error, written by a thread of their own.
 //!
-//! What an operator must know (errors, warnings, notices of the start) is always written; `-v` adds what
-//! happens, `-vv` requests and replies, `-vvv` internal steps. The level can change while the server runs
+//! Lines that an operator must know (errors, warnings, notices of the start) are always written; `-v` adds
+//! events, `-vv` requests and replies, `-vvv` internal steps. The level can change while the server runs
 //! (command `verbosity`), so it is global, as standard error is.
 //!
-//! Until [`start`] a line is written at once by its caller, with a bounded wait: a mistake in the options must
-//! be on the terminal before the process ends. From then on callers only append to a queue of bounded size
-//! (`queue`), and the thread `log` formats and writes (`writer`). [`flush`] waits for it, for a bounded time.
+//! Until [`start`], a line is written at once by its caller, who waits for a bounded time: a mistake in the
+//! options must be on the terminal before the process ends. From then on callers only append to a bounded
+//! queue (`queue`), and the thread `log` formats and writes lines (`writer`). [`flush`] waits for that
+//! thread, for a bounded time.
 //!
 //! # Invariants
 //! * After [`start`] no caller waits for standard error, whether it is read or not.
-//! * Lines leave in the order in which they were queued. Lines left out are counted, and a later line says how many.
+//! * Lines leave in the order in which they were queued. Lines left out are counted, and a later line says
+//!   how many.
 //! * The flags of standard error are never changed: it is shared with the process that started this one.
 
 mod queue;
@@ -25,18 +27,18 @@ use std::time::Duration;
 use cattlegrid_config::LogFormat;
 
 use crate::time::unix_now;
-use queue::{Line, Queue};
+use queue::{LogLine, LogQueue};
 
-/// How important a line is.
+/// The importance of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
-    /// Something asked for did not happen.
+    /// A request or an option could not be carried out.
     Error,
-    /// It goes on, but the operator may want to change something.
+    /// The server continues, but the operator may want to change something.
     Warning,
     /// Worth a line at every start or reload.
     Notice,
-    /// `-v`: what happens, such as connections refused.
+    /// `-v`: events, such as refused connections.
     Info,
     /// `-vv`: requests and replies.
     Debug,
@@ -45,7 +47,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// The least verbosity that writes it.
+    /// The least verbosity at which the line is written.
     fn verbosity(self) -> u8 {
         match self {
             Self::Error | Self::Warning | Self::Notice => 0,
@@ -73,51 +75,51 @@ pub const REQUESTS: u8 = 2;
 static VERBOSITY: AtomicU8 = AtomicU8::new(0);
 static JSON: AtomicU8 = AtomicU8::new(0);
 
-/// Sets the format; before threads start.
+/// Sets the format; to be called before threads start.
 pub fn set_format(format: LogFormat) {
     JSON.store(u8::from(format == LogFormat::Json), Ordering::Relaxed);
 }
 
-/// Sets the verbosity: the number of `-v`, or what the command `verbosity` says.
+/// Sets the verbosity: the number of `-v`, or the argument of the command `verbosity`.
 pub fn set_verbosity(verbosity: u8) {
     VERBOSITY.store(verbosity, Ordering::Relaxed);
 }
 
-/// The verbosity now, as `stats settings` shows it.
+/// The present verbosity, as `stats settings` shows it.
 pub fn verbosity() -> u8 {
     VERBOSITY.load(Ordering::Relaxed)
 }
 
-/// Whether a line of this level would be written; ask before building a costly one.
+/// Whether a line of this level would be written; to be checked before building an expensive one.
 pub fn enabled(level: Level) -> bool {
     level.verbosity() <= verbosity()
 }
 
-/// The queue, and who works on it.
+/// The queue, and the signals between its threads.
 struct Log {
     state: Mutex<LogState>,
-    /// There are lines to write, or an end to come to.
+    /// Notifies the thread `log`: there are lines to write, or it must end.
     work: Condvar,
-    /// Everything is written.
+    /// Notifies [`flush`]: everything is written.
     idle: Condvar,
 }
 
 struct LogState {
-    queue: Queue,
-    /// The thread runs: lines are queued.
+    queue: LogQueue,
+    /// Whether the thread runs and lines are queued.
     started: bool,
-    /// Lines are being written.
+    /// Whether lines are being written.
     writing: bool,
-    /// A thread waits in [`flush`]: say at once what was left out.
+    /// Whether a thread waits in [`flush`]: suppressed lines are reported at once.
     flushing: bool,
-    /// How long a line that is written by its caller waits for standard error.
+    /// How long a caller that writes its own line waits for standard error.
     patience: Duration,
     written: u64,
 }
 
 static LOG: Log = Log {
     state: Mutex::new(LogState {
-        queue: Queue::new(),
+        queue: LogQueue::new(),
         started: false,
         writing: false,
         flushing: false,
@@ -128,37 +130,38 @@ static LOG: Log = Log {
     idle: Condvar::new(),
 };
 
-/// How long standard error is waited for, until it was waited for once without effect.
+/// How long standard error is waited for at first; shorter after it was waited for without effect.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 fn state() -> MutexGuard<'static, LogState> {
-    // Nothing panics with it held; and the message of a panic elsewhere must get through.
+    // No code panics with this lock held; and the message of a panic elsewhere must get through.
     LOG.state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lines of the log since the start.
+/// Counts of log lines since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogCounts {
-    /// Written to standard error.
+    /// Lines written to standard error.
     pub written: u64,
-    /// Dropped because the queue was full, or standard error closed.
+    /// Lines dropped because the queue was full, or standard error closed.
     pub dropped: u64,
-    /// Left out because there were too many of the same kind in a second.
+    /// Lines suppressed because there were too many of the same kind in a second.
     pub limited: u64,
 }
 
-/// How many lines were written and left out.
+/// The counts of written, dropped and suppressed lines.
 pub fn counts() -> LogCounts {
     let state = state();
     LogCounts { written: state.written, dropped: state.queue.dropped(), limited: state.queue.limited() }
 }
 
-/// Starts the thread that writes. After the last fork, and after signals are blocked, which it inherits.
+/// Starts the thread that writes. To be called after the last fork, and after signals are blocked, since the
+/// thread inherits the mask.
 ///
 /// From here on the message of a panic is a line of the log as well.
 ///
 /// # Errors
-/// The system's, when there can be no more threads.
+/// The system cannot make another thread.
 pub fn start() -> std::io::Result<()> {
     let mut state = state();
     if !state.started {
@@ -169,8 +172,8 @@ pub fn start() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Waits until everything is written, `within` this time. False: something is not. Without [`start`] nothing ever
-/// waits.
+/// Waits until everything is written, at most `within`. False: some lines are not written. Before [`start`]
+/// there is nothing to wait for.
 pub fn flush(within: Duration) -> bool {
     let mut state = state();
     if !state.started {
@@ -183,26 +186,26 @@ pub fn flush(within: Duration) -> bool {
     !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
 }
 
-/// Writes a line if its level is enabled. `message` is a sentence without its full stop.
+/// Writes a line if its level is enabled. `message`: a sentence without its full stop.
 ///
-/// Of what is written without `-vv`, each place in the code gets ten lines a second: clients and their
-/// machines can bring about most of them.
+/// Below `-vv`, each place in the code may write ten lines a second, since clients and their machines can
+/// cause most of them.
 #[track_caller]
 pub fn log(level: Level, message: impl Display) {
     log_all(level, Location::caller(), || [message.to_string()]);
 }
 
-/// Writes each line of `text` as a line; the limit of lines a second takes them for one.
+/// Writes each line of `text` as a line; for the limit of lines a second they count as one.
 #[track_caller]
 pub fn lines(level: Level, text: impl Display) {
     let text = text.to_string();
-    // No line counts as none.
+    // An empty text writes no line.
     if !text.is_empty() {
         log_all(level, Location::caller(), || text.lines().map(str::to_owned).collect::<Vec<_>>());
     }
 }
 
-fn log_all<I>(level: Level, kind: queue::Kind, messages: impl FnOnce() -> I)
+fn log_all<I>(level: Level, kind: queue::CallSite, messages: impl FnOnce() -> I)
 where
     I: IntoIterator<Item = String>,
 {
@@ -216,7 +219,7 @@ where
     let messages = messages();
     let mut state = state();
     for message in messages {
-        let line = Line::new(level, at, message);
+        let line = LogLine::new(level, at, message);
         if state.started {
             state.queue.push(line, kind);
             LOG.work.notify_one();
@@ -227,34 +230,34 @@ where
 }
 
 impl LogState {
-    fn admits(&mut self, kind: queue::Kind, level: Level, at: Duration) -> bool {
-        // A user that asks for requests in the log wants all of them.
+    fn admits(&mut self, kind: queue::CallSite, level: Level, at: Duration) -> bool {
+        // A user who asks for requests in the log wants all of them.
         if !self.started || level.verbosity() > Level::Info.verbosity() {
             return true;
         }
         let was_limiting = self.queue.is_limiting();
         let admitted = self.queue.admit(kind, at);
         if self.queue.is_limiting() && !was_limiting {
-            // The thread must be back when the second is over.
+            // The thread must wake when the second is over.
             LOG.work.notify_one();
         }
         admitted
     }
 
-    fn write_now(&mut self, line: &Line) {
+    fn write_now(&mut self, line: &LogLine) {
         match writer::write_within(std::io::stderr(), line.text().as_bytes(), self.patience) {
             Ok(()) => self.written += 1,
             Err(error) => {
                 if error.kind() == std::io::ErrorKind::TimedOut {
                     self.patience = Duration::ZERO;
                 }
-                self.queue.lose(std::slice::from_ref(line));
+                self.queue.count_lost(std::slice::from_ref(line));
             }
         }
     }
 }
 
-/// Instead of the standard library's, which writes to standard error itself and would wait for it.
+/// The panic hook. The standard library's writes to standard error itself, and would wait for it.
 fn panicked(panic: &PanicHookInfo<'_>) {
     let place = panic.location().map_or_else(|| "an unknown place".to_owned(), ToString::to_string);
     let thread = std::thread::current();
@@ -267,7 +270,8 @@ fn panicked(panic: &PanicHookInfo<'_>) {
     if trace.status() == std::backtrace::BacktraceStatus::Captured {
         lines(Level::Error, trace);
     }
-    // The end of an unguarded thread is the process's; a guarded one goes on, and does not wait for standard error.
+    // A panic of an unguarded thread ends the process, so the line is flushed. A guarded thread continues,
+    // and does not wait for standard error.
     if !cattlegrid_panic::is_guarded() {
         flush(PATIENCE);
     }
@@ -309,8 +313,8 @@ pub fn trace(message: impl Display) {
     log(Level::Trace, message);
 }
 
-impl Line {
-    /// As it is written.
+impl LogLine {
+    /// The name of the level in a line.
     fn text(&self) -> String {
         let format = if JSON.load(Ordering::Relaxed) == 1 { LogFormat::Json } else { LogFormat::Text };
         line(format, self.level, &self.message, self.at.as_millis())
@@ -325,7 +329,7 @@ fn line(format: LogFormat, level: Level, message: &str, unix_ms: u128) -> String
             if level == Level::Warning {
                 line.push_str("warning: ");
             }
-            // A key or a path may contain anything; a line of the log stays one line.
+            // A key or a path may contain any character; the line must stay one line.
             line.extend(message.chars().map(|c| match c {
                 '\t' => ' ',
                 c if c.is_control() => '?',

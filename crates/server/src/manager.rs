@@ -1,9 +1,10 @@
-//! The protocol of a service manager, which is systemd's: it is told when the server is ready, reads its files anew, leaves, and
-//! that it is alive (`sd_notify(3)`). Without `NOTIFY_SOCKET` in the environment nothing is sent.
+//! The protocol of the service manager systemd (`sd_notify(3)`): the server tells it that it is ready, is
+//! reloading, is stopping, and is alive. Without `NOTIFY_SOCKET` in the environment nothing is sent.
 //!
-//! Signs of life are sent by the control thread, and only while each lane has answered its last question: a lane that hangs keeps them
-//! back, and the manager ends the process and starts another. A question is a number and a wake-up, the answer the same number, so that a lane pays a
-//! few times in an interval of the watchdog and nothing for a request.
+//! The control thread sends signs of life only while each lane has answered its last question. A lane that
+//! hangs holds them back, and the manager restarts the process. A question is a number and a wake-up, its
+//! answer the same number. So a lane pays a few times in an interval of the watchdog, and nothing for a
+//! request.
 
 use std::ffi::{OsStr, OsString};
 use std::os::linux::net::SocketAddrExt as _;
@@ -17,25 +18,26 @@ use crate::first_process::is_addressed;
 use crate::lane::handle::LaneHandle;
 use crate::{log, sys};
 
-/// How long a message may wait for room in the manager's socket.
+/// The longest time that a message waits for room in the manager's socket.
 const SEND_MAX: Duration = Duration::from_secs(1);
-/// What the end may take beside the drain.
+/// Time for the end of the server beyond the drain.
 const END_MAX: Duration = Duration::from_secs(5);
 /// Signs of life in one interval of the watchdog.
 const SIGNS: u32 = 4;
 
-/// The service manager that has started the server, if one has.
+/// The service manager that started the server, if there is one.
 #[derive(Debug, Default)]
 pub(crate) struct Manager {
     socket: Option<(UnixDatagram, SocketAddr)>,
-    /// How long the manager waits for a sign of life. None: no watchdog.
+    /// The watchdog's interval: how long the manager waits for a sign of life. None: no watchdog.
     watchdog: Option<Duration>,
-    /// What the server does when all is well.
+    /// The status text of a server without problems.
     serving: String,
 }
 
 impl Manager {
-    /// As `NOTIFY_SOCKET`, `WATCHDOG_USEC` and `WATCHDOG_PID` say. What cannot be used is a warning: the server serves all the same.
+    /// The manager that `NOTIFY_SOCKET`, `WATCHDOG_USEC` and `WATCHDOG_PID` describe. A variable that cannot
+    /// be used causes a warning: the server starts all the same.
     pub(crate) fn of_environment() -> Self {
         let read = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         Self::new(read("NOTIFY_SOCKET"), read("WATCHDOG_USEC").as_deref(), read("WATCHDOG_PID").as_deref())
@@ -76,36 +78,36 @@ impl Manager {
         Self { socket, watchdog, serving: String::new() }
     }
 
-    /// What is said while all is well, in a few words.
+    /// Sets the status text of a server without problems: a few words.
     pub(crate) fn serving(&mut self, words: String) {
         self.serving = words;
     }
 
-    /// What keeps the start from its end.
+    /// Sends what delays the start, as the status.
     pub(crate) fn starting(&self, words: &str) {
         self.send(&format!("STATUS={words}"));
     }
 
-    /// Clients are served, by what was read last.
+    /// Sends that clients are served, with the configuration read last.
     pub(crate) fn ready(&self) {
         self.send(&format!("READY=1\nSTATUS={}", self.serving));
     }
 
-    /// Files are read anew; [`Manager::reloaded`] follows.
+    /// Sends that files are being read again; [`Manager::reloaded`] follows.
     pub(crate) fn reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let micros = now.tv_sec * 1_000_000 + now.tv_nsec / 1_000;
         self.send(&format!("RELOADING=1\nMONOTONIC_USEC={micros}\nSTATUS=Reading files anew"));
     }
 
-    /// The files are in force, or, for the reason `error`, those of before.
+    /// Sends that the files are in force, or, with the reason `error`, that the previous configuration stays.
     pub(crate) fn reloaded(&self, error: Option<&str>) {
         let Some(error) = error else { return self.ready() };
         let error = error.lines().next().unwrap_or_default();
         self.send(&format!("READY=1\nSTATUS={}; nothing reloaded: {error}", self.serving));
     }
 
-    /// The server leaves, after `drain` at most. It may take longer than the manager allows a service by default.
+    /// Sends that the server leaves within `drain`, which may be longer than the manager's default.
     pub(crate) fn stopping(&self, drain: Duration) {
         let micros = (drain + END_MAX).as_micros();
         let seconds = drain.as_secs_f64();
@@ -125,26 +127,26 @@ impl Manager {
     }
 }
 
-/// What the control thread has asked the lanes for the watchdog.
+/// The watchdog's rounds of questions to the lanes.
 #[derive(Debug)]
-pub(crate) struct SignsOfLife {
-    /// Between two signs; None without a watchdog.
+pub(crate) struct LaneHeartbeats {
+    /// Time between two signs of life; None without a watchdog.
     every: Option<Duration>,
     next: Instant,
-    /// Number of the last question.
+    /// The number of the last question.
     asked: u32,
-    /// The log has said that one is missing.
+    /// Whether a missing answer was logged.
     told: bool,
 }
 
-impl SignsOfLife {
-    /// The first sign is due at once.
+impl LaneHeartbeats {
+    /// The rounds of a watchdog whose first sign is due at once.
     pub(crate) fn new(manager: &Manager, now: Instant) -> Self {
         let every = manager.watchdog.filter(|_| manager.socket.is_some()).map(|interval| interval / SIGNS);
         Self { every, next: now, asked: 0, told: false }
     }
 
-    /// `timeout`, or less where a sign is due before.
+    /// `timeout`, or less if a sign is due before.
     pub(crate) fn until_next(&self, timeout: Duration, now: Instant) -> Duration {
         if self.every.is_none() {
             return timeout;
@@ -152,8 +154,8 @@ impl SignsOfLife {
         timeout.min(self.next.saturating_duration_since(now))
     }
 
-    /// Sends a sign if one is due and each lane that has not `left` has answered, and asks again.
-    pub(crate) fn look(
+    /// Sends a sign if one is due and each lane that has not `left` has answered, and asks the lanes again.
+    pub(crate) fn tick(
         &mut self,
         manager: &Manager,
         lanes: &[LaneHandle],
@@ -252,18 +254,18 @@ mod tests {
         let signs = || std::iter::from_fn(|| socket.recv(&mut [0; 64]).ok()).count();
         let lanes = [LaneHandle::new().unwrap(), LaneHandle::new().unwrap()];
         let mut now = crate::time::Clock::new().now();
-        let mut life = SignsOfLife::new(&manager, now);
-        let mut look = |left: Option<usize>| {
+        let mut life = LaneHeartbeats::new(&manager, now);
+        let mut tick = |left: Option<usize>| {
             now += Duration::from_millis(11);
-            life.look(&manager, &lanes, now, |number| Some(number) == left);
+            life.tick(&manager, &lanes, now, |number| Some(number) == left);
             signs()
         };
-        assert_eq!(look(None), 1, "nothing was asked yet");
-        assert_eq!(look(None), 0, "neither lane has answered");
+        assert_eq!(tick(None), 1, "nothing was asked yet");
+        assert_eq!(tick(None), 0, "neither lane has answered");
         lanes[0].answer();
-        assert_eq!(look(None), 0, "one has not");
-        assert_eq!(look(Some(1)), 1, "who has left answers nothing");
+        assert_eq!(tick(None), 0, "one has not");
+        assert_eq!(tick(Some(1)), 1, "who has left answers nothing");
         lanes.iter().for_each(LaneHandle::answer);
-        assert_eq!(look(None), 1);
+        assert_eq!(tick(None), 1);
     }
 }

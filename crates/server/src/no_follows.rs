@@ -1,13 +1,14 @@
-//! In the place of `follows.rs` without the feature `postgres`: a rule file with a log is refused, so that there is nothing to follow.
+//! Replaces `follows.rs` in a build without the feature `postgres`. Such a build refuses a rule file with a
+//! log, so that no log is followed.
 
 use std::sync::Arc;
 
 use cattlegrid_config::FollowSettings;
 
-use crate::followed::View;
+use crate::followed::LogView;
 use crate::shared::Shared;
 
-/// No threads.
+/// The followers of logs: none.
 #[derive(Debug, Default)]
 pub(crate) struct Follows(());
 
@@ -21,17 +22,17 @@ impl Follows {
 
     pub(crate) fn stop(&self) {}
 
-    pub(crate) fn views(&self) -> Vec<(FollowSettings, View)> {
+    pub(crate) fn views(&self) -> Vec<(FollowSettings, LogView)> {
         Vec::new()
     }
 }
 
-/// What the databases of these logs lack: there are none.
+/// Missing settings of these logs' databases: none.
 pub fn check_logs(_: &[FollowSettings]) -> (String, bool) {
     ("# no log is followed\n".to_owned(), true)
 }
 
-/// What the database of this log lacks: this program cannot ask it.
+/// Refuses: this program cannot ask the database of the log.
 pub fn log_lacks(_: &FollowSettings) -> Result<Vec<(String, String)>, String> {
     Err("this program was built without the cargo feature `postgres`".to_owned())
 }

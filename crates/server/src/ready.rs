@@ -1,10 +1,10 @@
-//! Whether clients may come, for probes and load balancers: `/readyz`, and `ready` in `stats cattlegrid`.
+//! Whether clients may connect, for probes and load balancers: `/readyz`, and `ready` in `stats cattlegrid`.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::shared::Shared;
 
-/// Why clients should go elsewhere, a line each; empty: they may come.
+/// The reasons for which clients should go elsewhere, a line each; empty: they may connect.
 pub(crate) fn reasons_against(shared: &Shared) -> Vec<String> {
     if shared.gauges.leaving.load(Relaxed) {
         return vec!["draining".to_owned()];

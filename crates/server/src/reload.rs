@@ -1,11 +1,12 @@
-//! Reloads, on a thread of their own: a loader may take seconds to start. The control thread waits for the files to be read,
-//! for which it lends a descriptor, for a bounded time, and for nothing else.
+//! Reloads, on a thread of their own, since a loader may take seconds to start. The control thread waits only
+//! until the files are read, for a bounded time in which it lends a descriptor.
 //!
-//! One reload runs at a time. Another one that is asked for while it runs follows it, once: it reads the files as they are
-//! then. A reload that still waits for loaders gives way to it. A reload reads everything (SIGHUP), or the types of objects only (their directory has changed).
+//! One reload runs at a time. If another is requested meanwhile, it follows once, and reads the files as they
+//! are then; a reload that waits for loaders is abandoned in its favour. A reload reads everything (SIGHUP),
+//! or only the types of objects (their directory has changed).
 //!
 //! # Invariants
-//! * After the last [`Reloads::ask`] a reload begins that reads the files anew.
+//! * After the last [`Reloads::ask`], a reload begins that reads the files again.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,29 +17,29 @@ use crate::shared::Shared;
 
 pub(crate) mod in_force;
 
-/// How long the control thread waits for files to be read: it accepts no connection meanwhile.
+/// The longest time that the control thread waits for files to be read; it accepts no connection meanwhile.
 const LENT: Duration = Duration::from_millis(200);
 
-/// See the module's text.
+/// The reloads of the server.
 #[derive(Debug)]
 pub(crate) struct Reloads {
     progress: Arc<Progress>,
     manager: Arc<Manager>,
 }
 
-/// How reloads have gone.
+/// The results of reloads.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct ReloadStatus {
-    /// Reloads that have taken effect.
+    /// The number of reloads that took effect.
     pub(crate) count: u64,
-    /// Unix time at the end of the last one, or of the start.
+    /// The Unix time at the end of the last reload, or of the start.
     pub(crate) unix: u64,
-    /// Why the last one has changed nothing.
+    /// Why the last reload failed; None: it took effect.
     pub(crate) error: Option<String>,
 }
 
 impl ReloadStatus {
-    /// A reload has ended.
+    /// Notes the end of a reload.
     pub(crate) fn note(&mut self, error: Option<String>, unix: u64) {
         self.count += u64::from(error.is_none());
         (self.unix, self.error) = (unix, error);
@@ -48,43 +49,43 @@ impl ReloadStatus {
 #[derive(Debug, Default)]
 struct Progress {
     state: Mutex<ReloadState>,
-    /// Files were read.
+    /// Notifies that files were read.
     read: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct ReloadState {
-    /// The thread runs.
+    /// Whether the thread runs.
     runs: bool,
-    /// It reads files.
+    /// Whether it is reading files.
     reads: bool,
-    /// Another reload is asked for.
-    again: Option<Extent>,
-    /// The service manager was told of a reload, and not yet of its end.
+    /// The scope of another reload that is requested.
+    again: Option<ReloadScope>,
+    /// Whether the service manager was told of a reload, and not yet of its end.
     is_told: bool,
 }
 
-/// What is read.
+/// The scope of a reload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Extent {
-    /// The types of objects of users' own.
+pub(crate) enum ReloadScope {
+    /// Users' own types of objects.
     Objects,
     /// All files.
     All,
 }
 
 impl Reloads {
-    /// None runs; the service manager is told of those of all files.
+    /// No reload runs. `manager` is told of reloads of all files.
     pub(crate) fn new(manager: Arc<Manager>) -> Self {
         Self { progress: Arc::default(), manager }
     }
 
-    /// Reads anew, now or after the reload that runs. Comes back when the files of a reload that begins now were read, or
-    /// after [`LENT`]: it waits for no loader, and not for the tests of types of objects.
-    pub(crate) fn ask(&self, shared: &Arc<Shared>, extent: Extent) {
+    /// Requests a reload, now or after the one that runs. Returns when the files of a reload that begins now
+    /// were read, or after [`LENT`]. It waits neither for loaders nor for the tests of types of objects.
+    pub(crate) fn ask(&self, shared: &Arc<Shared>, extent: ReloadScope) {
         let mut state = lock(&self.progress);
-        if extent == Extent::All {
-            // Under the lock: its end is told after it.
+        if extent == ReloadScope::All {
+            // Set under the lock, so that its end is reported later.
             state.is_told = true;
             self.manager.reloading();
         }
@@ -109,22 +110,22 @@ impl Reloads {
     }
 }
 
-fn run(shared: &Arc<Shared>, progress: &Progress, manager: &Manager, mut extent: Extent) {
+fn run(shared: &Arc<Shared>, progress: &Progress, manager: &Manager, mut extent: ReloadScope) {
     loop {
         let done = || {
             lock(progress).reads = false;
             progress.read.notify_all();
         };
         let reloaded = match extent {
-            // A loader that does not get ready must not keep back what was mended since.
-            Extent::All => shared.reload(done, || lock(progress).again != Some(Extent::All)),
-            Extent::Objects => shared.reload_objects(),
+            // A loader that does not become ready must not delay a corrected file.
+            ReloadScope::All => shared.reload(done, || lock(progress).again != Some(ReloadScope::All)),
+            ReloadScope::Objects => shared.reload_objects(),
         };
         let error = reloaded.as_ref().err().map(ToString::to_string);
         shared.reload_status().note(error.clone(), crate::time::unix_now().as_secs());
         match reloaded {
             Ok(()) => {
-                if extent == Extent::All {
+                if extent == ReloadScope::All {
                     let follows = shared.in_force().rule_file.as_ref().map(|file| file.follows.clone());
                     shared.follows.follow(shared, &follows.unwrap_or_default());
                 }
@@ -141,7 +142,7 @@ fn run(shared: &Arc<Shared>, progress: &Progress, manager: &Manager, mut extent:
         (state.runs, state.reads) = (again.is_some(), false);
         progress.read.notify_all();
         let Some(again) = again else {
-            // Under the lock: no reload was asked for since.
+            // Checked under the lock: no reload was requested since.
             if std::mem::take(&mut state.is_told) {
                 manager.reloaded(error.as_deref());
             }

@@ -1,7 +1,7 @@
 //! Sends to several sockets in one system call, by `io_uring` (option `-o io_uring`).
 //!
-//! A lane has a ring of its own. A send may not wait, so the kernel completes each within the call. What it does not send, for
-//! whatever reason, the caller sends as usual, and learns the reason there.
+//! Each lane has its own ring. A send never waits, so that the kernel completes it within the call. The
+//! caller sends the rest in the usual way, and gets errors there.
 //!
 //! # Invariants
 //! * Between calls the kernel has no request of a ring, and so no buffer.
@@ -25,31 +25,31 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::log;
 
-/// Sends that a ring takes in one call.
+/// The most sends in one call.
 const SENDS: usize = crate::turns::BATCH;
-/// Descriptors that must be left for others.
+/// The least number of descriptors that must stay free for others.
 const SPARE_DESCRIPTORS: u64 = 64;
 
 /// The ring of a lane.
 #[derive(Default)]
 pub(crate) struct Ring {
-    /// None if there is none, or the kernel has failed it.
+    /// None if the ring could not be made, or the kernel reported a failure.
     uring: Option<IoUring>,
 }
 
-/// Bytes for a socket.
+/// Bytes to be sent to a socket.
 pub(crate) struct Offer<'a> {
     pub(crate) fd: BorrowedFd<'a>,
     pub(crate) bytes: &'a [u8],
-    /// How many the socket has taken. None: it was not sent to, or has refused.
+    /// The number of bytes that the socket has taken. None: it was not tried, or refused.
     pub(crate) taken: Option<usize>,
 }
 
 impl Ring {
-    /// A ring for the thread that calls: no other can use it.
+    /// A ring for the calling thread, the only one that can use it.
     ///
     /// # Errors
-    /// The system's, when it refuses; [`advice`] says what may be done.
+    /// The system refuses; [`advice`] says what may help.
     pub(crate) fn new() -> io::Result<Self> {
         let modern = IoUring::builder()
             .setup_single_issuer()
@@ -57,7 +57,7 @@ impl Ring {
             .setup_submit_all()
             .build(SENDS as u32);
         let uring = match modern {
-            // Before Linux 6.1.
+            // The fallback is for Linux before 6.1.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => IoUring::new(SENDS as u32)?,
             modern => modern?,
         };
@@ -72,10 +72,11 @@ impl Ring {
         self.uring.is_some()
     }
 
-    /// Offers all to their sockets, of which each may occur once, and notes what they take. At most [`SENDS`] are sent.
+    /// Sends all offers, of which each socket may have one, and notes how many bytes each has taken. At most
+    /// [`SENDS`] are sent.
     ///
     /// # Errors
-    /// The kernel did not take all requests. The ring is closed then, and what was not sent is still to be sent.
+    /// The kernel did not take all requests. The ring is closed then, and unsent offers are still to be sent.
     pub(crate) fn send_all(&mut self, offers: &mut [Offer<'_>]) -> io::Result<()> {
         let Some(uring) = &mut self.uring else { return Ok(()) };
         let requests = offers.iter().enumerate().filter_map(|(number, offer)| {
@@ -84,8 +85,8 @@ impl Ring {
             Some(send.flags(FLAGS.bits().cast_signed()).build().user_data(number as u64))
         });
         let requests: ArrayVec<Entry, SENDS> = requests.take(SENDS).collect();
-        // SAFETY: each request reads the bytes of an offer. They are borrowed until this function returns, which is after
-        // `exchange`.
+        // SAFETY: each request reads the bytes of an offer. They are borrowed until this function returns,
+        // which is after `exchange`.
         let exchanged = unsafe {
             exchange(uring, &requests, |number, result| {
                 if let (Some(offer), Ok(taken)) = (offers.get_mut(number as usize), usize::try_from(result)) {
@@ -103,7 +104,7 @@ impl Ring {
 /// A send waits for nothing, and a closed connection is an error.
 const FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 
-/// What may be done about an error of [`Ring::new`].
+/// The remedy for an error of [`Ring::new`], in words.
 pub(crate) fn advice(error: &io::Error) -> &'static str {
     match Errno::from_io_error(error) {
         Some(Errno::PERM | Errno::ACCESS) => {
@@ -116,13 +117,14 @@ pub(crate) fn advice(error: &io::Error) -> &'static str {
     }
 }
 
-/// Submits requests and waits for all that were submitted; calls `done` with the number (`user_data`) and the result of each.
+/// Submits the requests and waits for all that were submitted. `done` gets the number (`user_data`) and the
+/// result of each.
 ///
 /// # Errors
-/// Some were not submitted. They are still in the queue: the ring must not be used again.
+/// Some requests were not submitted. They are still in the queue, so that the ring must not be used again.
 ///
 /// # Safety
-/// What the requests refer to must stay as it is until this returns.
+/// Buffers and descriptors of the requests must stay valid and unchanged until this returns.
 unsafe fn exchange(
     uring: &mut IoUring,
     requests: &[Entry],
@@ -130,15 +132,16 @@ unsafe fn exchange(
 ) -> io::Result<()> {
     let unfinished = AbortGuard;
     let mut queue = uring.submission();
-    // SAFETY: the caller keeps what they refer to until this function returns; it returns when all that were submitted are
-    // completed, and does not unwind (`AbortGuard`). Those that were not submitted are never read.
+    // SAFETY: the caller keeps what they refer to until this function returns; it returns when all that were
+    // submitted are completed, and does not unwind (`AbortGuard`). Those that were not submitted are never
+    // read.
     let pushed = unsafe { queue.push_multiple(requests) };
     drop(queue);
     let error = match pushed {
         Ok(()) => uring.submit_and_wait(requests.len()).err(),
         Err(_) => Some(io::Error::other("its queue is full")),
     };
-    // By what the kernel has taken from the queue, whatever the call has returned.
+    // The number is read from the queue, whatever the call returned.
     let left = uring.submission().len();
     let mut pending = if pushed.is_ok() { requests.len() - left } else { 0 };
     loop {
@@ -316,7 +319,8 @@ mod tests {
         assert_eq!(received(&mut theirs), b"");
     }
 
-    /// A request that the kernel refuses to take ends the submission, in plain rings; what was submitted before it is waited for.
+    /// A request that the kernel refuses to take ends the submission, in plain rings; what was submitted
+    /// before it is waited for.
     #[test]
     fn what_was_submitted_is_waited_for() {
         let Some(_) = ring() else { return };

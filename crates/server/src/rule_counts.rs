@@ -1,28 +1,28 @@
-//! What was counted of a rule, as far as the log (`holds.rs`) and the advice (`advice.rs`) speak of it.
+//! The counters of a rule that log lines (`holds.rs`) and advice (`advice.rs`) are based on.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use cattlegrid_herd::RuleCounters;
 
-/// Of this many cases one must have been so: fewer are no fault of the rule.
+/// One case in this many is the least share that is reported; a smaller one is not the rule's fault.
 pub(crate) const ONE_IN: u64 = 100;
 
-/// Numbers, and the counters of a rule whose sum each is.
+/// Declares the figures, each with the counters of which it is the sum.
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident = $first:ident $(+ $more:ident)*;)*) => {
-        /// Of a rule's counters, those that say what to change.
+        /// The figures of a rule that show what to change.
         #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
         pub(crate) struct RuleCounts {
             $($(#[$doc])* pub(crate) $name: u64,)*
         }
 
         impl RuleCounts {
-            /// Since the start, or the last `stats reset`.
+            /// The figures since the start, or since the last `stats reset`.
             pub(crate) fn of(counters: &RuleCounters) -> Self {
                 Self { $($name: counters.$first.load(Relaxed) $(+ counters.$more.load(Relaxed))*,)* }
             }
 
-            /// What was counted since `before`; after `stats reset` the counters begin at 0.
+            /// The difference to the earlier figures `before`; after `stats reset` the figures count from 0.
             pub(crate) fn since(self, before: Self) -> Self {
                 Self { $($name: self.$name.saturating_sub(before.$name),)* }
             }
@@ -42,7 +42,7 @@ counts! {
     predicted_many = busy_prediction_many;
     slots = busy_slots;
     too_many_waiters = busy_waiters;
-    /// Fills that came, whatever became of them.
+    /// Fills that arrived, whether stored or dropped.
     fills = fills_stored + fills_dropped;
     failures = failures;
     promoted_deadline = promoted_deadline;
@@ -62,7 +62,7 @@ impl RuleCounts {
     }
 }
 
-/// A time as people say it: 400 ms, 1.2 s.
+/// A rounded time for people: 400 ms, 1.2 s.
 pub(crate) fn time(ms: u32) -> String {
     if ms < 1000 { format!("{ms} ms") } else { format!("{} s", f64::from(ms.div_ceil(100)) / 10.0) }
 }

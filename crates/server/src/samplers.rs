@@ -14,17 +14,17 @@ use crate::shared::build::random_seed;
 /// The samplers of a lane.
 pub(crate) struct Samplers {
     latency: Sampler,
-    /// None without pages that show hot keys.
+    /// None where no page shows hot keys.
     hot: Option<TurnSampler>,
 }
 
 impl Samplers {
-    /// `hot`: hot keys are sampled as well.
+    /// The samplers of a lane; `hot`: hot keys are sampled as well.
     pub(crate) fn new(hot: bool) -> Self {
         Self { latency: Sampler::default(), hot: hot.then(|| TurnSampler::new(random_seed())) }
     }
 
-    /// For how many turns the next one stands among hot keys; 0: it is not sampled.
+    /// The number of turns that the next turn stands for among hot keys; 0: it is not sampled.
     #[inline]
     pub(crate) fn next_turn(&mut self) -> u32 {
         self.hot.as_mut().map_or(0, TurnSampler::next)
@@ -43,7 +43,7 @@ impl Samplers {
         second: u32,
     ) -> Option<(Family, u32)> {
         if let Some(hot) = self.hot.as_mut().filter(|_| stands_for > 0) {
-            hot.had(requests, second);
+            hot.note_events(requests, second);
         }
         let samples = self.latency.take(requests);
         (samples > 0 && !held).then_some((family, samples))

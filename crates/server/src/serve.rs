@@ -1,10 +1,10 @@
-//! The server from its settings to its end; the order of the steps is the point of this file.
+//! The server from its settings to its end. This file is mostly about the order of the steps.
 
 use std::sync::Arc;
 
 use cattlegrid_config::{NamedFile, Settings};
 
-use crate::admin::{self, Bound, Secrets};
+use crate::admin::{self, BoundAdmin, Secrets};
 use crate::auth::{self, AuthFile};
 use crate::caps::Caps;
 use crate::error::ServeError;
@@ -22,17 +22,18 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
     for line in &settings.notices {
         log::notice(line);
     }
-    // Paths first: -d moves to / later, and a reload must find the files that the start has found.
+    // Paths come first: -d changes to `/` later, and a reload must find the same files as the start.
     let io = |what| move |error| ServeError::Io { what, error };
     let manager = Manager::of_environment();
     settings.make_paths_absolute().map_err(io("the current directory is unknown"))?;
 
-    // The tests of types of objects have run: no thread of theirs may be left, -d forks and signals are not blocked yet.
+    // The tests of types of objects have run. None of their threads may be left: -d forks, and signals are
+    // not blocked yet.
     if let Some(own) = settings.objects.as_ref().and_then(|objects| objects.own.as_ref()) {
         own.host.rest();
     }
 
-    // 1. Who to become: a name that is wrong should cost nothing. Nothing changes yet.
+    // 1. The user for -u, so that a wrong name costs nothing. The process changes to it in step 7.
     let account = sys::account(settings.user.as_deref())?;
 
     // 2. Limits, while root may raise them.
@@ -47,7 +48,7 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
     sys::fit_address_space(settings.memory_bytes, settings.threads)?;
     warn_of_cgroup(&settings);
 
-    // 3. Files that root alone may be able to read, and whose errors belong on the terminal.
+    // 3. Files that possibly only root can read, and whose errors belong on the terminal.
     let pwdb = std::env::var_os(auth::PWDB).filter(|path| !path.is_empty());
     if let (Some(file), Some(_), true) = (&settings.auth_file, &pwdb, settings.auth_binary()) {
         let (pwdb, file) = (auth::PWDB, file.display());
@@ -65,40 +66,41 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
 
     let secrets = Arc::new(Secrets::new(&settings)?);
 
-    // 4. Sockets, while root may take low ports. The access bits of the unix socket go through the process's
-    //    mask: still one thread. With loaders they listen in step 8: a client that was let in before would wait for them.
+    // 4. Sockets, while root may use low ports. The access bits of the Unix socket are set by the mask of the
+    // process, which still has one thread. With loaders, sockets listen in step 8: a client that connected
+    // earlier would wait for the loaders.
     let listeners = listen::bind(&settings, account.as_ref())?;
     if settings.loaders().is_empty() {
         listeners.listen(&settings)?;
     }
-    let admin = Bound::new(&settings, Arc::clone(&secrets))?;
-    // Its path may be relative, and -d moves.
+    let admin = BoundAdmin::new(&settings, Arc::clone(&secrets))?;
+    // The path may be relative, and -d changes the directory.
     let port_file = std::env::var_os("MEMCACHED_PORT_FILENAME").filter(|path| !path.is_empty());
     let port_file =
         port_file.map(std::path::absolute).transpose().map_err(io("the current directory is unknown"))?;
 
-    // 5. Background: after everything that may fail by a user's mistake, before the pid is written down and
-    //    before threads, which a fork would lose.
+    // 5. Background: after all that may fail by a user's mistake, before the pid is written, and before
+    // threads, which a fork would lose.
     let quiet = settings.verbosity == 0;
     let ready = if settings.daemon { Some(sys::daemonise(settings.core_dumps, quiet)?) } else { None };
 
-    // 6. Signals: before threads, which inherit the mask, and before the pid file, whose readers may send one
-    //    at once: it waits for step 11 then.
+    // 6. Signals: before threads, which inherit the mask, and before the pid file, whose readers may send a
+    // signal at once. It waits until step 11 then.
     let mut signals = Signals::block().map_err(io("signals cannot be received"))?;
 
-    // 7. Identity; then memory, whose locks do not survive a fork; privileges last, since locking needs one.
+    // 7. Identity. Then memory, whose locks do not survive a fork. Privileges last, since locking needs one.
     if let Some(account) = &account {
-        account.become_it(settings.core_dumps)?;
+        account.assume(settings.core_dumps)?;
         warn_of_files(&settings);
     }
     if settings.lock_memory {
         sys::lock_memory();
     }
-    sys::give_up(settings.privileges)?;
+    sys::drop_privileges(settings.privileges)?;
 
-    // 8. Loaders: as the user that we are now, and while a mistake in one can still be told to the process that starts the server.
-    //    The pages for monitoring come first: they say that the server is starting.
-    let admin = admin.map(Bound::start).transpose()?;
+    // 8. Loaders: as the final user, and while errors can still be reported to the process that starts the
+    // server. The pages for monitoring come first, and say that the server is starting.
+    let admin = admin.map(BoundAdmin::start).transpose()?;
     if !settings.loaders().is_empty() {
         manager.starting("Starting loaders");
     }
@@ -107,19 +109,20 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
         listeners.listen(&settings)?;
     }
 
-    // 9. Files, as the user that we are now, as in memcached: in another user's directory root must not write, and
-    //    what this user cannot write it could not remove in the end. The daemon's pid.
+    // 9. Files, as the final user, as in memcached: root must not write in another user's directory, and this
+    // user can remove only files that it can write. The pid is the daemon's.
     if let Some(path) = &port_file {
         listen::write_port_file(path, &listeners)?;
     }
     let pid_file = settings.pid_file.as_deref().and_then(PidFile::write);
 
-    // 10. The sockets are open, so every client that connects now will be served: let the terminal go.
+    // 10. The sockets are open, and every client that connects now is served: the terminal is released.
     if let Some(ready) = ready {
         ready.report()?;
     }
 
-    // 11. Threads; first the one that writes the log, so that none of the others ever waits for standard error.
+    // 11. Threads. The thread that writes the log comes first, so that no other thread waits for standard
+    // error.
     for listener in &listeners.sockets {
         log::info(format_args!("listening on {}", listener.address));
     }
@@ -128,7 +131,7 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
     let ended = control::run(&shared, listeners, signals, must_reload, admin.as_ref(), manager);
     drop(admin);
 
-    // The pid file goes last: while it is there the process is.
+    // The pid file is removed last: it exists as long as the process.
     drop(pid_file);
     ended
 }
@@ -140,12 +143,13 @@ fn other_descriptors(settings: &Settings) -> usize {
     of_rings + cattlegrid_loader::descriptors(settings.loaders()) + of_admin
 }
 
-/// Open files that fit the connections of `-c` and everything else.
+/// The number of open files that the server needs at most, with all connections of `-c`.
 pub fn descriptors_at_most(settings: &Settings) -> u64 {
     sys::open_files(settings.connections_max, settings.threads, other_descriptors(settings))
 }
 
-/// Root has read them; a reload reads them again, as who the server is now, or changes nothing.
+/// Warns of files that root has read and that the final user cannot: a reload of them fails, and changes
+/// nothing.
 fn warn_of_files(settings: &Settings) {
     let user = settings.user.as_deref().unwrap_or_default();
     for NamedFile { by, path, .. } in settings.named_files() {
@@ -160,7 +164,8 @@ fn warn_of_files(settings: &Settings) {
     }
 }
 
-/// In a control group that has less memory than the server may take, the system ends it.
+/// Warns if the process is in a control group with less memory than the server may take: the system would
+/// kill it.
 fn warn_of_cgroup(settings: &Settings) {
     let taken = memory_at_most(settings) as u64;
     if let Some(most) = shortage::cgroup_memory_max().filter(|most| *most < taken) {
@@ -173,9 +178,9 @@ fn warn_of_cgroup(settings: &Settings) {
     }
 }
 
-/// Bytes of memory that the server takes at most, without its loaders' processes and the system's own buffers of sockets: items,
-/// input that is kept, twice, since uploads that give way go when their lane has acted, replies that are not taken, connections,
-/// the threads' buffers, and what every process has.
+/// The most memory that the server takes, in bytes, without its loaders' processes and the system's buffers
+/// of sockets. The sum has items, kept input (twice, since displaced uploads are freed when their lanes have
+/// acted), unsent replies, connections, the threads' buffers, and a constant for the process.
 pub fn memory_at_most(settings: &Settings) -> usize {
     let caps = Caps::new(settings.item_bytes_max, settings.unsent_bytes);
     let one = if settings.tls.is_some() { CONNECTION_BYTES + TLS_BYTES } else { CONNECTION_BYTES };
@@ -193,11 +198,11 @@ pub fn memory_at_most(settings: &Settings) -> usize {
     .fold(settings.memory_bytes, usize::saturating_add)
 }
 
-/// An idle connection with its place in every table.
+/// An idle connection with its entries in all tables, in bytes.
 const CONNECTION_BYTES: usize = 2 << 10;
-/// What TLS adds to it.
+/// The addition for a connection with TLS, in bytes.
 const TLS_BYTES: usize = 6 << 10;
-/// A lane's buffers for a receive and for the replies of a batch.
+/// A lane's buffers for a receive and for the replies of a batch, in bytes.
 const LANE_BYTES: usize = 2 << 20;
-/// The program itself, its log and its tables.
+/// The program itself, its log and its tables, in bytes.
 const OWN_BYTES: usize = 12 << 20;

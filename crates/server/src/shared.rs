@@ -30,7 +30,7 @@ use crate::shortage::Shortage;
 use crate::time::Clock;
 use crate::tls::TlsAcceptor;
 use crate::uploads::Uploads;
-use crate::watch::{self, Record, Topics, Watcher, Watchers, What};
+use crate::watch::{self, Record, RecordContent, Topics, Watcher, Watchers};
 
 pub(crate) mod build;
 
@@ -235,7 +235,7 @@ impl Shared {
                 self.detail.count(&event);
             }
             if self.watchers.wanted().has(watch::topic(&event.kind)) {
-                self.record(lane, Record { time, fd, what: What::Event(event) });
+                self.record(lane, Record { time, fd, what: RecordContent::Event(event) });
             }
         }
     }

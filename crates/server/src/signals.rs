@@ -1,11 +1,11 @@
 //! Signals as a readable descriptor.
 //!
 //! [`Signals::block`] must run before the first thread starts: threads inherit the mask, so that no signal
-//! interrupts one of them and all arrive here. Programs started with `std::process::Command` get an empty mask
-//! back from it.
+//! interrupts them and all arrive here. A program that is started with `std::process::Command` gets an empty
+//! mask again.
 //!
 //! # Invariants
-//! * The first SIGTERM, SIGINT or SIGUSR1 is [`Signal::Drain`], every later one [`Signal::LeaveNow`].
+//! * The first SIGTERM, SIGINT or SIGUSR1 is [`Signal::Drain`], each later one [`Signal::LeaveNow`].
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,12 +13,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use nix::sys::signal::{SigHandler, SigSet, Signal as Number};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-/// What a signal asks for.
+/// A signal's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
-    /// Stop accepting, answer what is held, leave.
+    /// Stop accepting, answer held requests, then end.
     Drain,
-    /// Leave at once.
+    /// End at once.
     LeaveNow,
     /// Read certificates and the authentication file again.
     Reload,
@@ -44,11 +44,14 @@ impl Signals {
         Ok(Self { fd, draining: false })
     }
 
-    /// The next signal, if one has come; never waits.
+    /// The next signal, if one has arrived; never waits.
     ///
-    /// Poll the descriptor for reading, then call this until it returns nothing. Signals that came several
-    /// times since the last call may arrive once; a second SIGTERM that overtakes the first one's delivery
-    /// counts as one.
+    /// Poll the descriptor for reading, then call this until it returns None. Signals that were sent
+    /// several times since the last call may arrive once: a second SIGTERM that is sent before the first is
+    /// delivered counts as one.
+    ///
+    /// # Errors
+    /// The descriptor cannot be read.
     #[expect(clippy::should_implement_trait, reason = "an error must reach the caller, and none is no end")]
     pub fn next(&mut self) -> io::Result<Option<Signal>> {
         let Some(info) = self.fd.read_signal()? else { return Ok(None) };

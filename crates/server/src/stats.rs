@@ -1,11 +1,12 @@
-//! `stats`: what the server counts and holds, as memcached prints it.
+//! `stats`: the server's counters and gauges, as memcached prints them.
 //!
-//! Each statistic is defined once, in a table: see `definition`. `collect` hands all of a group to a sink, here one that
-//! prints. Settings, and the lists of leases, keys and prefixes, are no statistics and are printed as they are.
+//! Each statistic is defined once, in a table (see `definition`). `collect` passes all statistics of a group
+//! to a sink, here one that prints. Settings, and the lists of leases, keys and prefixes, are not statistics,
+//! and are printed directly.
 //!
 //! # Invariants
-//! * The order of the lines is memcached's, and by default so is their number.
-//! * No line is made while a shard is locked, and reading a shard's figures walks nothing.
+//! * The lines have memcached's order, and by default memcached's number.
+//! * No line is formatted while a shard is locked, and reading a shard's figures is not a traversal.
 
 mod conns;
 mod definition;
@@ -34,7 +35,7 @@ use cattlegrid_protocol::{Words, reply, strict_u32};
 use crate::shared::Shared;
 use crate::turns::Turn;
 use definition::put_all;
-pub(crate) use definition::{Definition, Export, Histogram, Kind, Sink, Unit, Value};
+pub(crate) use definition::{Definition, Export, Histogram, Sink, Unit, Value, ValueKind};
 
 pub(crate) use leases::each as each_lease;
 pub use reference::reference_markdown;
@@ -42,13 +43,13 @@ pub(crate) use rules::{advice, collect as collect_rules};
 #[cfg(test)]
 pub(crate) use tests::every_definition;
 
-/// The version of memcached as which the server behaves. Clients take it apart: it is digits and points. The server's own is in
-/// `stats cattlegrid`.
+/// The version of memcached whose behaviour the server has. Clients parse it: digits and points only. `stats
+/// cattlegrid` has the server's own version.
 pub(crate) const VERSION: &str = "1.6.45";
 
-/// Statistics that are printed together.
+/// A group of statistics that are printed together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Group {
+pub(crate) enum StatGroup {
     /// `stats`.
     General,
     /// `stats cattlegrid`.
@@ -66,7 +67,7 @@ pub(crate) enum Group {
     Shares,
 }
 
-impl Group {
+impl StatGroup {
     fn of_word(word: &[u8]) -> Option<Self> {
         Some(match word {
             b"cattlegrid" => Self::Own,
@@ -86,30 +87,33 @@ impl Group {
     }
 }
 
-/// Hands all statistics of a group that have a value at `now` to `sink`, in the order in which they are printed.
-pub(crate) fn collect(group: Group, shared: &Shared, now: Now, sink: &mut dyn Sink) {
+/// Passes all statistics of a group that have a value at `now` to `sink`, in the order in which they are
+/// printed.
+pub(crate) fn collect(group: StatGroup, shared: &Shared, now: Now, sink: &mut dyn Sink) {
     match group {
-        Group::General => put_all(general::ROWS, &[], shared, &general::General::take(shared, now), sink),
-        Group::Own => put_all(own::ROWS, &[], shared, &own::OwnStats::take(shared, now), sink),
-        Group::Items => items::collect_items(shared, now, sink),
-        Group::Slabs => items::collect_slabs(shared, now, sink),
-        Group::Sizes => sink.put(&items::SIZES, &[], &Value::text("disabled")),
-        Group::Conns => conns::collect(shared, now, sink),
-        Group::Rules => rules::collect(shared, None, sink),
-        Group::Tags => tags::collect(shared, now, sink),
-        Group::Loaders => loaders::collect(shared, sink),
-        Group::Follow => follow::collect(shared, now, sink),
-        Group::Objects => objects::collect(shared, sink),
-        Group::Latency => latency::collect(shared, sink),
-        Group::Shares => shares::collect(shared, sink),
+        StatGroup::General => {
+            put_all(general::ROWS, &[], shared, &general::GeneralStats::take(shared, now), sink)
+        }
+        StatGroup::Own => put_all(own::ROWS, &[], shared, &own::OwnStats::take(shared, now), sink),
+        StatGroup::Items => items::collect_items(shared, now, sink),
+        StatGroup::Slabs => items::collect_slabs(shared, now, sink),
+        StatGroup::Sizes => sink.put(&items::SIZES, &[], &Value::text("disabled")),
+        StatGroup::Conns => conns::collect(shared, now, sink),
+        StatGroup::Rules => rules::collect(shared, None, sink),
+        StatGroup::Tags => tags::collect(shared, now, sink),
+        StatGroup::Loaders => loaders::collect(shared, sink),
+        StatGroup::Follow => follow::collect(shared, now, sink),
+        StatGroup::Objects => objects::collect(shared, sink),
+        StatGroup::Latency => latency::collect(shared, sink),
+        StatGroup::Shares => shares::collect(shared, sink),
     }
 }
 
-/// Executes `stats` with its words.
+/// Executes `stats` with its arguments.
 pub(crate) fn stats(mut words: Words<'_>, turn: &mut Turn<'_>) {
-    let mut lines = Lines(String::new());
+    let mut lines = StatLines(String::new());
     match words.next() {
-        None => collect(Group::General, turn.shared, turn.now, &mut lines),
+        None => collect(StatGroup::General, turn.shared, turn.now, &mut lines),
         Some(b"settings") => settings::settings(&mut lines, turn.shared),
         Some(b"leases") => leases::list(&mut lines, turn.shared, turn.now),
         Some(b"cachedump") => return cachedump(words, turn),
@@ -118,7 +122,7 @@ pub(crate) fn stats(mut words: Words<'_>, turn: &mut Turn<'_>) {
             reset(turn.shared);
             return turn.out.bytes.extend_from_slice(reply::RESET);
         }
-        Some(word) => match Group::of_word(word) {
+        Some(word) => match StatGroup::of_word(word) {
             Some(group) => collect(group, turn.shared, turn.now, &mut lines),
             None => return reply::line(&mut turn.out.bytes, "ERROR"),
         },
@@ -127,7 +131,7 @@ pub(crate) fn stats(mut words: Words<'_>, turn: &mut Turn<'_>) {
     turn.out.bytes.extend_from_slice(reply::END);
 }
 
-/// Counters start again at 0.
+/// Sets the counters to 0.
 fn reset(shared: &Shared) {
     shared.lanes.iter().for_each(|lane| {
         lane.counters.reset();
@@ -148,9 +152,9 @@ fn reset(shared: &Shared) {
 
 /// `STAT` lines.
 #[derive(Default)]
-pub(crate) struct Lines(String);
+pub(crate) struct StatLines(String);
 
-impl Lines {
+impl StatLines {
     #[cfg(test)]
     pub(crate) fn text(self) -> String {
         self.0
@@ -162,19 +166,19 @@ impl Lines {
     }
 }
 
-impl Sink for Lines {
+impl Sink for StatLines {
     fn put(&mut self, definition: &'static Definition, labels: &[&dyn Display], value: &Value) {
         self.stat(definition.line(labels), value);
     }
 }
 
-/// `stats cachedump <class> <limit>`: some keys of the one class; at most 2 MiB, as memcached.
+/// `stats cachedump <class> <limit>`: some keys of the only class; at most 2 MiB, as in memcached.
 fn cachedump(words: Words<'_>, turn: &mut Turn<'_>) {
     const MOST: usize = 2 << 20;
     let arguments: Vec<&[u8]> = words.collect();
     let text = match arguments[..] {
         _ if !turn.shared.settings.dump => "CLIENT_ERROR stats cachedump not allowed",
-        // More words are ignored, as in memcached.
+        // Further arguments are ignored, as in memcached.
         [class, limit, ..] => match (strict_u32(class), strict_u32(limit)) {
             (Some(class), Some(limit)) if class < 64 => {
                 let limit = if limit == 0 { usize::MAX } else { limit as usize };

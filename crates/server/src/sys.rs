@@ -1,7 +1,7 @@
-//! What the server asks of the operating system once, at its start: background, limits, identity, files.
+//! Calls of the operating system for the start of the server: background, limits, user, files.
 //!
-//! Unsafe code, which only `ring.rs` has besides: fork, signal handlers, mappings and the allocator's settings have no safe
-//! interface, and neither has a descriptor that was passed at the start.
+//! This module and `ring.rs` have the server's unsafe code: fork, signal handlers, mappings and the
+//! allocator's settings have no safe interface, and neither has a descriptor that was passed at the start.
 
 #![expect(
     unsafe_code,
@@ -31,11 +31,11 @@ use rustix::thread as caps;
 
 use crate::log;
 
-/// Bytes that must be free. More than all lanes can take in a millisecond: a turn takes about 100 KiB at most, and a
-/// lane has about 30 such turns in a millisecond.
+/// The address space that must stay free, in bytes. It is more than all lanes can take in a millisecond: a
+/// turn takes at most about 100 KiB, and a lane has about 30 such turns in a millisecond.
 pub(crate) const HEADROOM_BYTES: usize = 16 << 20;
 
-/// What could not be had from the system; the message says what would help.
+/// The system refused a request; the message says what would help.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct SysError(String);
@@ -46,12 +46,12 @@ impl SysError {
     }
 }
 
-/// An error's plain words, without the number the standard library adds.
+/// The text of an error, without the number that the standard library adds.
 pub fn reason(error: &io::Error) -> String {
     error.raw_os_error().map_or_else(|| error.to_string(), |code| Reason::from_raw(code).desc().to_owned())
 }
 
-/// Sets what a signal does.
+/// Sets the action of a signal, which must be "ignore" or "default".
 pub(crate) fn set_handler(number: Signal, handler: SigHandler) -> io::Result<()> {
     assert!(!matches!(handler, SigHandler::Handler(_) | SigHandler::SigAction(_)), "no code in handlers");
     // SAFETY: only "ignore" and "default" are installed (asserted above), so no handler's code ever runs.
@@ -61,44 +61,50 @@ pub(crate) fn set_handler(number: Signal, handler: SigHandler) -> io::Result<()>
 
 // ---- background -------------------------------------------------------------------------------------------
 
-/// The daemon's way to tell the command that started it that it listens.
+/// The daemon's pipe to the command that started it, which reports that the daemon listens.
 #[derive(Debug)]
-pub struct Ready {
+pub struct ReadyPipe {
     pipe: io::PipeWriter,
     quiet: bool,
 }
 
-/// Goes on in the background: in a session of its own, which it does not lead, and so without a terminal.
+/// Continues in the background: in a session of its own without a terminal, which the process does not lead.
 ///
-/// Must be called while the process has one thread. The process that called exits inside: with status 0 once
-/// the daemon calls [`Ready::report`], with 1 if it ends before that; until then errors still reach the
-/// terminal. `stay`: do not move to `/`. `quiet`: [`Ready::report`] connects standard input, output and error
-/// to `/dev/null`.
-pub fn daemonise(stay: bool, quiet: bool) -> Result<Ready, SysError> {
+/// Must be called while the process has one thread. The calling process exits inside: with status 0 once
+/// the daemon calls [`ReadyPipe::report`], with 1 if the daemon ends before that. Until then errors still
+/// reach the terminal. `stay`: do not change to `/`. `quiet`: [`ReadyPipe::report`] connects standard input,
+/// output and error to `/dev/null`.
+///
+/// # Errors
+/// The system refuses a fork, a session, a pipe or the change of directory.
+pub fn daemonise(stay: bool, quiet: bool) -> Result<ReadyPipe, SysError> {
     let failed = |error: io::Error| SysError::new("-d: cannot go to the background", error);
     let failed_call = |errno: Errno| failed(errno.into());
     let (mut reader, pipe) = io::pipe().map_err(failed)?;
     if let Some(child) = fork().map_err(failed)? {
         drop(pipe);
         let listening = reader.read(&mut [0]).is_ok_and(|bytes| bytes == 1);
-        // The first child has already gone or goes now; nobody else would collect it.
+        // The first child ends at once, and no other process would collect it.
         waitpid(Some(child), WaitOptions::empty()).map_err(failed_call)?;
         std::process::exit(i32::from(!listening));
     }
     drop(reader);
     setsid().map_err(failed_call)?;
-    // The second fork: who does not lead a session cannot get a terminal again by opening one.
+    // The second fork: a process that does not lead its session cannot get a terminal by opening one.
     if fork().map_err(failed)?.is_some() {
         std::process::exit(0);
     }
     if !stay {
         chdir("/").map_err(failed_call)?;
     }
-    Ok(Ready { pipe, quiet })
+    Ok(ReadyPipe { pipe, quiet })
 }
 
-impl Ready {
+impl ReadyPipe {
     /// Lets the command that started the daemon return.
+    ///
+    /// # Errors
+    /// Standard input, output and error cannot be connected to `/dev/null`.
     pub fn report(mut self) -> Result<(), SysError> {
         let failed =
             |error: io::Error| SysError(format!("-d: cannot leave the terminal: {}", reason(&error)));
@@ -109,36 +115,40 @@ impl Ready {
                 .and_then(|()| dup2_stderr(&null))
                 .map_err(|errno| failed(errno.into()))?;
         }
-        // If the command that started us has been killed meanwhile there is nobody to tell, and we serve.
+        // An error is ignored: if the command that started the daemon was killed, the daemon serves all the
+        // same.
         self.pipe.write_all(b"!").unwrap_or_default();
         Ok(())
     }
 }
 
-/// The child's id in the parent, nothing in the child.
+/// Forks: the child's id in the parent, None in the child.
 pub(crate) fn fork() -> io::Result<Option<Pid>> {
-    // SAFETY: the callers of `daemonise` and `stay_as_first_process` keep to one thread, so the child has every lock free and may go on.
+    // SAFETY: the callers of `daemonise` and `stay_as_first_process` keep to one thread, so the child has
+    // every lock free and may go on.
     match unsafe { unistd::fork() }? {
         ForkResult::Parent { child } => Ok(Pid::from_raw(child.as_raw())),
         ForkResult::Child => Ok(None),
     }
 }
 
-/// A descriptor that this process was started with, for a socket: nothing else has used it when this is called, once for each.
+/// Takes a descriptor with which this process was started. To be called once for each number, before other
+/// code uses it.
 ///
 /// # Errors
-/// It is not open.
+/// The descriptor is not open.
 pub(crate) fn passed_descriptor(number: i32) -> io::Result<OwnedFd> {
     // SAFETY: only borrowed, to find out whether it is open; a closed one is an error of the call.
     let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
     rustix::io::fcntl_setfd(borrowed, rustix::io::FdFlags::CLOEXEC)?;
-    // SAFETY: it is open, and the program that has started this process has handed it over; no code here has it yet.
+    // SAFETY: it is open, and the program that has started this process has handed it over; no code here has
+    // it yet.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
 // ---- limits -----------------------------------------------------------------------------------------------
 
-/// As a limit: there is none.
+/// A limit with this value is no limit.
 const UNLIMITED: u64 = u64::MAX;
 
 /// The soft and the hard limit.
@@ -152,17 +162,21 @@ fn set_limits(resource: Resource, soft: u64, hard: u64) -> Result<(), Errno> {
     setrlimit(resource, Rlimit { current: given(soft), maximum: given(hard) })
 }
 
-/// Descriptors that are not connections: listeners, pollers, pipes, files.
+/// Descriptors other than connections: listeners, pollers, pipes, files.
 const OWN_DESCRIPTORS: u64 = 64;
 
-/// Open files that fit `connections`, what `threads` need, and `others`.
+/// Open files for `connections`, for the descriptors of `threads`, and for `others`.
 pub(crate) fn open_files(connections: usize, threads: usize, others: usize) -> u64 {
     connections as u64 + OWN_DESCRIPTORS + 4 * threads as u64 + others as u64
 }
 
-/// Raises the limit on open files to fit `connections`, what `threads` need, and `others`: rings, pools of loaders.
+/// Raises the limit on open files so that it fits `connections`, the descriptors of `threads`, and `others`
+/// (rings, pools of loaders).
 ///
-/// If only the connections themselves fit, warns and takes what there is, as memcached would.
+/// If only the connections themselves fit, warns and takes the available limit, as memcached would.
+///
+/// # Errors
+/// The connections do not fit.
 pub fn raise_open_files(connections: usize, threads: usize, others: usize) -> Result<(), SysError> {
     let failed = |errno: Errno| {
         SysError::new(
@@ -193,6 +207,9 @@ pub fn raise_open_files(connections: usize, threads: usize, others: usize) -> Re
 }
 
 /// `-r`: raises the limit on core files as far as allowed.
+///
+/// # Errors
+/// The system refuses.
 pub fn raise_core_limit() -> Result<(), SysError> {
     if set_limits(Resource::Core, UNLIMITED, UNLIMITED).is_ok() {
         return Ok(());
@@ -207,8 +224,8 @@ pub fn raise_core_limit() -> Result<(), SysError> {
         .map_err(|errno| SysError::new("-r: failed to ensure corefile creation", errno))
 }
 
-/// `-k`, while still root: lifts the limit on locked memory as far as allowed, so that memory mapped later,
-/// under another user, can be locked too.
+/// `-k`, while still root: raises the limit on locked memory as far as allowed, so that memory which is
+/// mapped later, as another user, can be locked too.
 pub fn raise_locked_memory() {
     if set_limits(Resource::Memlock, UNLIMITED, UNLIMITED).is_err() {
         let (_, hard) = limits(Resource::Memlock);
@@ -221,8 +238,9 @@ pub fn raise_locked_memory() {
     }
 }
 
-/// `-k`: keeps memory from being paged out, each page from its first use on; only warns if that is forbidden. To touch all pages of the
-/// budget at once would take seconds for each 10 GiB, in which nothing is answered, and memory that may never be needed.
+/// `-k`: keeps memory from being paged out, each page from its first use on; only warns if that is forbidden.
+/// To touch all pages at once would take seconds for each 10 GiB, in which no request is answered, for memory
+/// that may never be used.
 pub fn lock_memory() {
     if let Err(errno) = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT) {
         log::warning(format_args!(
@@ -234,26 +252,28 @@ pub fn lock_memory() {
 
 // ---- memory -----------------------------------------------------------------------------------------------
 
-/// Address space of a thread: its stack, and the buffers of a lane.
+/// Address space of a thread: its stack, and the buffers of a lane; in bytes.
 const THREAD_BYTES: usize = 3 << 20;
-/// Address space beside items and threads: tables, connections, and twice the room that is kept free.
+/// Address space besides items and threads, in bytes: tables, connections, and twice the room that is kept
+/// free.
 const OWN_BYTES: usize = 16 << 20;
 
-/// From this many bytes a block of the allocator is a mapping of its own.
+/// A block of at least this many bytes is a mapping of its own.
 const LARGE_BLOCK: i32 = 4 << 20;
 
-// Options of `mallopt`, which other C libraries do not have.
+// Options of `mallopt`, which other C libraries lack.
 const M_TRIM_THRESHOLD: i32 = -1;
 const M_MMAP_THRESHOLD: i32 = -3;
 const M_ARENA_MAX: i32 = -8;
 
-/// Whether the system may refuse memory although the machine has some: a limit on address space, or strict accounting.
+/// Whether the system may refuse memory although the machine has some: under a limit on address space, or
+/// strict accounting.
 pub(crate) fn memory_may_be_refused() -> bool {
     let limited = limits(Resource::As).0 != UNLIMITED;
     limited || std::fs::read("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.starts_with(b"2"))
 }
 
-/// Whether the system would give this much memory now. Nothing is kept and nothing is touched.
+/// Whether the system would map this many bytes now. The mapping is removed again, without touching a page.
 pub(crate) fn could_map(bytes: usize) -> bool {
     if bytes == 0 {
         return true;
@@ -267,7 +287,7 @@ pub(crate) fn could_map(bytes: usize) -> bool {
     unsafe { munmap(base, bytes) }.is_ok()
 }
 
-/// Bytes that the allocator has and that are unused: it can seldom give them back, but it can give them out.
+/// Free bytes inside the allocator, which it can use for new blocks, but seldom return to the system.
 #[cfg(target_env = "gnu")]
 pub(crate) fn free_heap_bytes() -> usize {
     // SAFETY: reads the allocator's accounts, under its locks.
@@ -279,7 +299,7 @@ pub(crate) fn free_heap_bytes() -> usize {
     0
 }
 
-/// Has the allocator return what is free in it to the system: whole pages, wherever they are.
+/// Has the allocator return its free memory to the system, in whole pages.
 #[cfg(target_env = "gnu")]
 pub(crate) fn return_free_heap() {
     // SAFETY: gives back pages that no allocation is in, under the allocator's locks.
@@ -289,21 +309,24 @@ pub(crate) fn return_free_heap() {
 #[cfg(not(target_env = "gnu"))]
 pub(crate) fn return_free_heap() {}
 
-/// Whether the ends of threads' heaps are kept, up to some MiB, or returned when their thread frees something.
+/// Whether the free ends of threads' heaps are kept, up to some MiB, or returned when their thread frees
+/// memory.
 pub(crate) fn keep_heap_ends(keep: bool) {
     set_allocator(&[(M_TRIM_THRESHOLD, if keep { 2 * LARGE_BLOCK } else { 128 << 10 })]);
 }
 
-/// Returns the end of this thread's heap, once ends are not kept: the allocator looks at it when a large block is freed.
+/// Returns the end of this thread's heap, unless ends are kept: the allocator checks it when a large block is
+/// freed.
 pub(crate) fn return_own_heap() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(256 << 10)));
 }
 
-/// Under a limit on address space: checks that items, threads and what is kept free fit into it, and keeps the allocator
-/// from reserving 64 MiB for each thread. Must be called before threads start.
+/// Under a limit on address space: checks that items, threads and the room that is kept free fit into it, and
+/// keeps the allocator from reserving 64 MiB for each thread. Must be called before threads start.
+/// `memory_bytes`: the memory for items.
 ///
 /// # Errors
-/// They do not fit; the message has the limit that is needed.
+/// They do not fit; the message has the necessary limit.
 pub fn fit_address_space(memory_bytes: usize, threads: usize) -> Result<(), SysError> {
     let (limit, _) = limits(Resource::As);
     if limit == UNLIMITED {
@@ -315,7 +338,7 @@ pub fn fit_address_space(memory_bytes: usize, threads: usize) -> Result<(), SysE
         .lines()
         .find_map(|line| line.strip_prefix("VmSize:")?.trim().strip_suffix(" kB")?.parse().ok());
     let mapped = mapped.unwrap_or(0_usize) << 10;
-    // Beside the lanes the thread of the log.
+    // The thread of the log is one more.
     let needed = mapped
         .saturating_add(memory_bytes)
         .saturating_add((threads + 1).saturating_mul(THREAD_BYTES))
@@ -335,9 +358,9 @@ fn one_arena() {
     set_allocator(&[(M_ARENA_MAX, 1)]);
 }
 
-/// Has the allocator give large blocks back to the system when they are freed, such as those of values that are received into no
-/// pages. On its own it learns from the first ones to keep blocks of up to 32 MiB, twice for each thread. Must be called before
-/// threads start.
+/// Has the allocator return large blocks to the system when they are freed, such as those of values that are
+/// received without pages. Otherwise the allocator would learn to keep blocks of up to 32 MiB, twice for each
+/// thread. Must be called before threads start.
 pub fn return_large_blocks() {
     set_allocator(&[(M_MMAP_THRESHOLD, LARGE_BLOCK), (M_TRIM_THRESHOLD, 2 * LARGE_BLOCK)]);
 }
@@ -345,7 +368,8 @@ pub fn return_large_blocks() {
 #[cfg(target_env = "gnu")]
 fn set_allocator(options: &[(i32, i32)]) {
     for (option, value) in options {
-        // SAFETY: sets a number of the allocator, a word that other threads only read; a refusal changes nothing.
+        // SAFETY: sets a number of the allocator, a word that other threads only read; a refusal changes
+        // nothing.
         let _set = unsafe { nix::libc::mallopt(*option, *value) };
     }
 }
@@ -355,7 +379,7 @@ fn set_allocator(_options: &[(i32, i32)]) {}
 
 // ---- identity ---------------------------------------------------------------------------------------------
 
-/// A user to become.
+/// The user as whom the server runs.
 #[derive(Debug, Clone)]
 pub struct Account {
     name: CString,
@@ -363,7 +387,11 @@ pub struct Account {
     gid: Gid,
 }
 
-/// Who to become for `-u`: nobody if not root, where memcached, too, ignores the option; warns if root stays.
+/// The user of `-u`; None if the process is not root, where memcached, too, ignores the option. Warns if the
+/// server will run as root.
+///
+/// # Errors
+/// There is no such user.
 pub fn account(user: Option<&str>) -> Result<Option<Account>, SysError> {
     if !Uid::current().is_root() && !Uid::effective().is_root() {
         if let Some(name) = user {
@@ -382,10 +410,13 @@ pub fn account(user: Option<&str>) -> Result<Option<Account>, SysError> {
 }
 
 impl Account {
-    /// Becomes the user, for good: groups, group, user, in the order that leaves no way back.
+    /// Changes to the user for good: supplementary groups, group, user, in the order that leaves no way back.
     ///
-    /// `dumpable`: the system forbids core files of a process that changes its user, and this allows them again.
-    pub fn become_it(&self, dumpable: bool) -> Result<(), SysError> {
+    /// `dumpable`: allows core files again, which the system forbids to a process that changes its user.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn assume(&self, dumpable: bool) -> Result<(), SysError> {
         let name = self.name.to_string_lossy();
         let failed = |errno: Reason| {
             SysError::new(format_args!("-u {name}: failed to assume identity of user {name}"), errno)
@@ -400,21 +431,22 @@ impl Account {
         Ok(())
     }
 
-    /// Gives it the unix socket that root has made for it at `path`.
+    /// Gives the Unix socket at `path`, which root has made, to this user.
     ///
     /// # Errors
-    /// The system's; and when something else is there: others may be able to write in the directory, and another file must
-    /// not change its owner.
+    /// The system refuses, or the file is not a socket: others may be able to write in the directory, and the
+    /// owner of another file must not change.
     pub fn own_socket(&self, path: &Path) -> io::Result<()> {
         give_socket(path, Some(self.uid), self.gid)
     }
 }
 
-/// Gives the unix socket of a server that is not root to the group of `user`, the one of `-u`, if the server's user is in it: who is in that
-/// group can connect then, as to a server that root has started.
+/// Gives the Unix socket of a server that is not root to the group of `user`, the one of `-u`, if the
+/// server's user is in that group. Members of the group can connect then, as to a server that root has
+/// started.
 ///
 /// # Errors
-/// As [`Account::own_socket`].
+/// The same as of [`Account::own_socket`].
 pub fn share_socket(path: &Path, user: &str) -> io::Result<()> {
     let group = User::from_name(user).ok().flatten().map(|user| user.gid);
     let is_member = |group: &Gid| unistd::getgroups().is_ok_and(|groups| groups.contains(group));
@@ -432,8 +464,11 @@ fn give_socket(path: &Path, uid: Option<Uid>, gid: Gid) -> io::Result<()> {
     Ok(chownat(&file, c"", uid, Some(rustix::fs::Gid::from_raw(gid.as_raw())), AtFlags::EMPTY_PATH)?)
 }
 
-/// `-o drop_privileges`: of this thread and those it starts.
-pub fn give_up(privileges: Privileges) -> Result<(), SysError> {
+/// `-o drop_privileges`: gives up privileges of this thread and of threads that it starts.
+///
+/// # Errors
+/// The system refuses.
+pub fn drop_privileges(privileges: Privileges) -> Result<(), SysError> {
     let failed = |errno: Errno| SysError::new("-o drop_privileges: cannot give up privileges", errno);
     if privileges == Privileges::Keep {
         return Ok(());
@@ -441,8 +476,8 @@ pub fn give_up(privileges: Privileges) -> Result<(), SysError> {
     if privileges == Privileges::Drop {
         for capability in caps::CapabilitySet::all().iter() {
             match caps::remove_capability_from_bounding_set(capability) {
-                // PERM: not root any more; nothing is left that could be gained through the bounding set.
-                // INVAL: a capability this kernel does not know.
+                // PERM: the process is not root any more, and cannot gain anything through the bounding set.
+                // INVAL: this kernel does not know the capability.
                 Ok(()) | Err(Errno::PERM | Errno::INVAL) => {}
                 Err(error) => return Err(failed(error)),
             }
@@ -459,7 +494,7 @@ pub fn give_up(privileges: Privileges) -> Result<(), SysError> {
 
 /// Runs `make` while new files get at most the access bits `bits`.
 ///
-/// The mask belongs to the process: call it before threads start.
+/// The mask belongs to the whole process: must be called before threads start.
 pub fn with_access_bits<T>(bits: u32, make: impl FnOnce() -> T) -> T {
     let old = umask(Mode::from_raw_mode(!bits & 0o777));
     let result = make();
@@ -467,21 +502,22 @@ pub fn with_access_bits<T>(bits: u32, make: impl FnOnce() -> T) -> T {
     result
 }
 
-/// The file of `-P`, removed when this is dropped if it still names this process.
+/// The file of `-P`, which is removed when this is dropped if it still names this process.
 #[derive(Debug)]
 pub struct PidFile {
     path: PathBuf,
 }
 
 impl PidFile {
-    /// Writes the id of this process, whole or not at all. Must be called as the user that the process keeps: what that
-    /// user can write it can remove in the end.
+    /// Writes the id of this process, completely or not at all. Must be called as the final user, who can
+    /// remove a file that it can write.
     ///
-    /// As memcached does: a file that names a running process, and a file that cannot be written, are worth a
+    /// As in memcached, a file that names a running process and a file that cannot be written cause a
+    /// warning, and the server runs.
     /// warning, and the server runs.
     pub fn write(path: &Path) -> Option<Self> {
         if let Some(pid) = pid_in(path).filter(|pid| *pid != getpid()) {
-            // PERM means that it runs, as another user.
+            // PERM means that the process runs, as another user.
             if matches!(test_kill_process(pid), Ok(()) | Err(Errno::PERM)) {
                 log::warning(format_args!(
                     "-P: the pid file contained the following (running) pid: {}",
@@ -505,7 +541,7 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // A server started later may have taken the file over.
+        // A server that was started later may have replaced the file.
         if pid_in(&self.path) == Some(getpid())
             && let Err(error) = std::fs::remove_file(&self.path)
         {
@@ -518,7 +554,8 @@ impl Drop for PidFile {
     }
 }
 
-/// The process that a regular file names; nothing else is read, since opening a pipe waits and a link may lead anywhere.
+/// The process id in a regular file. Other files are not read, since opening a pipe waits, and a link may
+/// lead anywhere.
 fn pid_in(path: &Path) -> Option<Pid> {
     let file = File::options()
         .read(true)
@@ -533,13 +570,18 @@ fn pid_in(path: &Path) -> Option<Pid> {
     text.trim().parse().ok().filter(|pid| *pid > 0).and_then(Pid::from_raw)
 }
 
-/// Bytes of a pid file that are looked at.
+/// The most bytes of a pid file that are read.
 const PID_BYTES_MAX: u64 = 64;
 
-/// Writes `path` with `.tmp` behind it and renames it, so that readers see all of it or none.
+/// Writes a temporary file, `path` with `.tmp` appended, and renames it, so that readers see the whole text
+/// or the old file.
 ///
-/// Others may be able to write in the directory. What is there under the temporary name goes; what another user puts there in
-/// between is neither followed nor used, and the write fails. A link under the final name is replaced, not followed.
+/// Others may be able to write in the directory. A file under the temporary name is removed. A file that
+/// another user creates there in between is neither followed nor used, and the write fails. A link under the
+/// final name is replaced, not followed.
+///
+/// # Errors
+/// The file cannot be written or renamed.
 pub fn replace_file(path: &Path, text: &str) -> io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".tmp");
@@ -581,7 +623,8 @@ mod tests {
         assert!(PidFile::write(&dir.path().join("no/such/dir")).is_none());
     }
 
-    /// A link that was planted under the final or the temporary name is not followed, and what it names is not touched.
+    /// A link that was planted under the final or the temporary name is not followed, and what it names is
+    /// not touched.
     #[test]
     fn planted_links_are_not_followed() {
         let dir = tempfile::tempdir().unwrap();
@@ -672,14 +715,14 @@ mod tests {
     #[test]
     fn privileges_once_given_up_are_gone() {
         std::thread::spawn(|| {
-            give_up(Privileges::Keep).unwrap();
+            drop_privileges(Privileges::Keep).unwrap();
             let before = caps::capabilities(None).unwrap().permitted;
-            give_up(Privileges::NoNew).unwrap();
+            drop_privileges(Privileges::NoNew).unwrap();
             assert!(caps::no_new_privs().unwrap());
             assert_eq!(caps::capabilities(None).unwrap().permitted, before);
-            give_up(Privileges::Drop).unwrap();
+            drop_privileges(Privileges::Drop).unwrap();
             assert!(caps::capabilities(None).unwrap().permitted.is_empty());
-            give_up(Privileges::Drop).unwrap();
+            drop_privileges(Privileges::Drop).unwrap();
         })
         .join()
         .unwrap();

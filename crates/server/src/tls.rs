@@ -1,7 +1,8 @@
 //! TLS: the configuration of `-Z` and the `ssl_*` options, replaceable while the server runs.
 //!
-//! Connections keep the configuration they began with; a reload counts for those that come later. Sessions are resumed by
-//! tickets, which the client keeps and whose keys belong to a configuration: after a reload each handshake is a full one.
+//! A connection keeps the configuration with which it began; a reload applies to later connections. Sessions
+//! are resumed by tickets, which the client keeps and whose keys belong to a configuration: after a reload
+//! each handshake is a full one.
 
 use std::io;
 use std::path::Path;
@@ -29,13 +30,13 @@ mod served;
 mod session;
 
 use certificate::Certificate;
-use clients::Clients;
+use clients::ClientVerifier;
 use keys::{ENCRYPTED, is_encrypted, problem_of_key, problem_of_pem};
 
 pub use served::{AnyCertificate, served};
 pub(crate) use session::TlsSession;
 
-/// A certificate, key or option that cannot be used; says which and why.
+/// The message of a certificate, key or option that cannot be used: which and why.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct TlsError(String);
@@ -49,59 +50,73 @@ pub struct TlsAcceptor {
 
 impl TlsAcceptor {
     /// Reads certificates and key.
+    ///
+    /// # Errors
+    /// A file or an option cannot be used.
     pub fn new(settings: &TlsSettings) -> Result<Self, TlsError> {
         let config = ArcSwap::new(read(settings)?);
         Ok(Self { settings: settings.clone(), config })
     }
 
-    /// The server's side of a new connection, under the newest configuration.
+    /// The server's side of a new connection, under the latest configuration.
+    ///
+    /// # Errors
+    /// The configuration does not allow a connection.
     pub fn new_connection(&self) -> Result<UnbufferedServerConnection, rustls::Error> {
         UnbufferedServerConnection::new(self.config.load_full())
     }
 
-    /// The newest configuration.
+    /// The latest configuration.
     pub(crate) fn config(&self) -> Arc<ServerConfig> {
         self.config.load_full()
     }
 
-    /// Reads certificates and key again; use the result with [`TlsAcceptor::replace`].
+    /// Reads certificates and key again, for [`TlsAcceptor::replace`].
+    ///
+    /// # Errors
+    /// A file cannot be used.
     pub fn read_again(&self) -> Result<Arc<ServerConfig>, TlsError> {
         read(&self.settings)
     }
 
-    /// From now on new connections use this configuration.
+    /// Uses this configuration for new connections.
     pub fn replace(&self, config: Arc<ServerConfig>) {
         self.config.store(config);
     }
 
-    /// Reads certificates and key again and uses them; on an error the old ones stay.
+    /// Reads certificates and key again and uses them.
+    ///
+    /// # Errors
+    /// A file cannot be used; the old ones stay.
     pub fn reload(&self) -> Result<(), TlsError> {
         self.read_again().map(|config| self.replace(config))
     }
 }
 
-/// For how long a certificate is valid, and whether it has names.
+/// The validity of a certificate, and whether it has names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
-    /// The first second, as Unix time.
+    /// The first valid second, as Unix time.
     pub from: i64,
-    /// The last second.
+    /// The last valid second, as Unix time.
     pub until: i64,
-    /// Whether it has alternative names (hosts, addresses), by which clients know its server.
+    /// Whether the certificate has alternative names (hosts, addresses), by which clients recognise its
+    /// server.
     pub has_names: bool,
 }
 
-/// Of the certificates in the file of `option` at `path`, in their order; those of another form than X.509 are left out.
+/// The validities of the certificates in the file `path` of the option `option`, in their order. Certificates
+/// other than X.509 are left out.
 ///
 /// # Errors
-/// It cannot be read, or has no certificate.
+/// The file cannot be read, or has no certificate.
 pub fn validities(option: &str, path: &Path) -> Result<Vec<Validity>, TlsError> {
     let all = certificates(option, path)?;
     Ok(all.iter().filter_map(|der| Validity::of(der)).collect())
 }
 
 impl Validity {
-    /// Of a certificate in DER; None: it is none.
+    /// The validity of a certificate in DER; None: `der` is not a certificate.
     pub fn of(der: &[u8]) -> Option<Self> {
         let certificate = Certificate::read(der)?;
         let (from, until) = certificate.valid;
@@ -109,10 +124,10 @@ impl Validity {
     }
 }
 
-/// Whether the first certificate in the file of `ssl_chain_cert` is this one, DER.
+/// Whether the first certificate in the file of `ssl_chain_cert` is `der`.
 ///
 /// # Errors
-/// It cannot be read, or has no certificate.
+/// The file cannot be read, or has no certificate.
 pub fn is_first_of(path: &Path, der: &[u8]) -> Result<bool, TlsError> {
     Ok(certificates("ssl_chain_cert", path)?.first().is_some_and(|first| first.as_ref() == der))
 }
@@ -138,8 +153,8 @@ fn read(settings: &TlsSettings) -> Result<Arc<ServerConfig>, TlsError> {
     let mut config = builder.with_cert_resolver(Arc::new(own));
     config.session_storage = Arc::new(NoServerSessionStorage {});
     if settings.session_cache {
-        // The client keeps the session, encrypted with keys of this configuration: after a reload, which may trust other
-        // clients, it is of no use.
+        // The client keeps the session, encrypted with keys of this configuration. After a reload, which may
+        // trust other clients, it cannot be resumed.
         config.ticketer = ring::Ticketer::new()
             .map_err(|error| TlsError(format!("-o ssl_session_cache: no keys for tickets: {error}")))?;
     } else {
@@ -174,7 +189,7 @@ fn private_key(settings: &TlsSettings) -> Result<PrivateKeyDer<'static>, TlsErro
     let (option, path) = key_file(settings);
     let bytes = contents(option, path)?;
     match settings.key_format {
-        // The chain file is PEM whatever the format of a key of its own.
+        // The chain file is PEM, whatever the format of a separate key file.
         KeyFormat::Der if settings.key.is_some() => {
             let problem = problem_of_key(&bytes);
             PrivateKeyDer::try_from(bytes)
@@ -182,7 +197,7 @@ fn private_key(settings: &TlsSettings) -> Result<PrivateKeyDer<'static>, TlsErro
         }
         _ if is_encrypted(&bytes) => Err(unreadable(option, path, ENCRYPTED)),
         _ => PrivateKeyDer::from_pem_slice(&bytes)
-            // As OpenSSL: the label may say RSA or EC where the contents are PKCS#8.
+            // This follows OpenSSL: the label may say RSA or EC although the contents are PKCS#8.
             .map(|key| PrivateKeyDer::try_from(key.secret_der().to_vec()).unwrap_or(key))
             .map_err(|why| match why {
                 pem::Error::NoItemsFound => unreadable(option, path, "has no private key in PEM"),
@@ -198,15 +213,18 @@ fn key_file(settings: &TlsSettings) -> (&'static str, &Path) {
     }
 }
 
-/// Who decides about certificates of clients; None: they are not asked for any.
-fn clients(settings: &TlsSettings, provider: &Arc<CryptoProvider>) -> Result<Option<Clients>, TlsError> {
+/// The verifier of clients' certificates; None: clients are not asked for a certificate.
+fn clients(
+    settings: &TlsSettings,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Option<ClientVerifier>, TlsError> {
     if settings.verify_mode == VerifyMode::None {
         return Ok(None);
     }
     let required = settings.verify_mode != VerifyMode::Request;
     let provider = Arc::clone(provider);
     let Some(path) = &settings.ca_cert else {
-        return Ok(Some(Clients {
+        return Ok(Some(ClientVerifier {
             required,
             by_rustls: None,
             roots: Vec::new(),
@@ -222,10 +240,10 @@ fn clients(settings: &TlsSettings, provider: &Arc<CryptoProvider>) -> Result<Opt
     let anchors = roots.roots.clone();
     let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
     let by_rustls = builder.build().map_err(|error| unreadable("ssl_ca_cert", path, error))?;
-    Ok(Some(Clients { required, by_rustls: Some(by_rustls), roots: anchors, certificates, provider }))
+    Ok(Some(ClientVerifier { required, by_rustls: Some(by_rustls), roots: anchors, certificates, provider }))
 }
 
-/// The certificate and its key. rustls compares the two only in version 3, so that is done here.
+/// The certificate and its key. They are compared here, since rustls compares them only for X.509 version 3.
 fn certified_key(settings: &TlsSettings, provider: &CryptoProvider) -> Result<CertifiedKey, TlsError> {
     let chain = certificates("ssl_chain_cert", &settings.chain_cert)?;
     let key = private_key(settings)?;
@@ -254,8 +272,8 @@ fn certified_key(settings: &TlsSettings, provider: &CryptoProvider) -> Result<Ce
     Ok(CertifiedKey::new(chain, key))
 }
 
-/// The suites of an OpenSSL list, in its order. TLS 1.3 keeps all of its own unless one of them is named, since
-/// OpenSSL's list is about TLS 1.2.
+/// The suites of an OpenSSL list, in its order. TLS 1.3 keeps all its suites unless the list names one of
+/// them, since OpenSSL's list is about TLS 1.2.
 fn choose_suites(list: &str) -> Result<Vec<SupportedCipherSuite>, TlsError> {
     let known = |name: &str| {
         let place = OPENSSL_NAMES.iter().position(|(own, _)| own.eq_ignore_ascii_case(name))?;
@@ -266,7 +284,7 @@ fn choose_suites(list: &str) -> Result<Vec<SupportedCipherSuite>, TlsError> {
     let mut without = Vec::new();
     for name in list.split([':', ',', ' ']).filter(|name| !name.is_empty()) {
         if let Some(name) = name.strip_prefix(['!', '-']) {
-            // What is left out by class (aNULL, MD5, RC4, ...) is never spoken here anyway.
+            // Suites that are excluded by class (aNULL, MD5, RC4, ...) do not exist here anyway.
             without.extend(known(name));
         } else if matches!(name, "ALL" | "DEFAULT" | "HIGH") {
             chosen.extend(all().filter(|suite| suite.tls13().is_none()));

@@ -1,34 +1,36 @@
-//! Commands that arrive in pieces, and the memory that they may take meanwhile: who gets some, and who gives way.
+//! Memory for commands that arrive in pieces: which uploads get memory, and which are displaced.
 //!
-//! An upload is what a connection keeps of its input: a command of which the rest has not arrived (a data block, a line, a
-//! header, a record of TLS), whatever its size, or commands that may not be executed for now. All uploads of the server share one
-//! cap. While there is room each takes what it needs. Once the cap is reached, room for a newcomer (an upload that begins or
-//! grows) is made like this, until there is enough:
+//! An upload is the input that a connection keeps: an incomplete command (a data block, a line, a header, a
+//! record of TLS) of any size, or commands that must not be executed yet. All uploads of the server share one
+//! limit. Below the limit each upload takes what it needs. At the limit, room for a newcomer (an upload that
+//! begins or grows) is made in this order, until there is enough:
 //!
-//! 1. The upload that has been silent longest gives way, if it has had no byte for [`STALLED_MS`].
-//! 2. Otherwise the client address with most bytes gives way, the newcomer's counted with what it asks for: of its uploads
-//!    the one that has waited longest for a byte. If it is the newcomer's own address, only uploads that are larger than
-//!    the newcomer's do.
-//! 3. If that is not enough, the newcomer is refused, and nobody gives way.
+//! 1. The upload that has been silent longest is displaced, if it has received no byte for [`STALLED_MS`].
+//! 2. Otherwise the client address with most bytes loses an upload; the newcomer's request counts for its
+//! address. Of that address, the upload that has waited longest for a byte is displaced. If it is the
+//! newcomer's own address, only uploads larger than the newcomer are.
+//! 3. If that is not enough, the newcomer is refused, and no upload is displaced.
 //!
-//! So an address that has no more than its equal share is never refused, and one client with many connections (or a
-//! proxy, which is one address) keeps nobody else out. An upload that gives way may be on another lane, which
-//! is told; until it has acted, the upload is leaving, and its bytes are not counted under the cap.
+//! So an address that has at most an equal share is never refused, and a client with many connections (or a
+//! proxy, which is one address) cannot keep others out. A displaced upload may belong to another lane, which
+//! is told. Until that lane has acted, the upload is leaving, and its bytes do not count for the limit.
 //!
-//! Input that is executed in the next turn of its connection counts too, but is no upload: it does not give way, and is never
-//! refused ([`Uploads::pass`]). While it and the uploads have three quarters of the cap, lanes receive less at a time.
+//! Input that is executed in the next turn of its connection counts too, but is not an upload: it is never
+//! displaced or refused ([`Uploads::pass`]). While it and the uploads have three quarters of the limit, lanes
+//! receive less at a time.
 //!
-//! There may be an upload for each connection, so none of this looks at all of them: they are kept in the order of their ages, in
-//! which an upload that has had a byte since is moved when it is met.
+//! There may be an upload for each connection, so that no operation visits all of them. They are kept in the
+//! order of their last known times; an upload that has received a byte since is moved when it is met.
 //!
-//! Sans-io: time and identities are arguments. The lock is taken when an upload begins, grows or ends, not for each of
-//! its bytes: the time of the last one is an atomic of its own.
+//! Sans-io: time and identities are arguments. The lock is taken when an upload begins, grows or ends, and
+//! not for each receive: the time of the last byte is an atomic.
 //!
 //! # Invariants
-//! * What is not leaving is at most the cap, and so is what is leaving. What passes may be beyond it.
+//! * Uploads that are not leaving have at most the limit, and so have those that are leaving. Input of the
+//!   next turns may exceed it.
 //! * `by_age`, `by_bytes` and `peers` have the uploads that are not leaving.
 //! * An upload that is leaving is not chosen again, and does not grow.
-//! * Ids are never reused: a lane that is told too late finds another id, or none.
+//! * Ids are never reused: a lane that is told too late finds another id, or no upload.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -40,11 +42,11 @@ use cattlegrid_herd::PeerKey;
 /// An upload without a byte for this long, in milliseconds, is stalled.
 pub(crate) const STALLED_MS: u64 = 10_000;
 
-/// All uploads of the server. See the module's text.
+/// The uploads of the server, and their limit.
 #[derive(Debug)]
 pub(crate) struct Uploads {
     cap_bytes: usize,
-    /// Guards who has what.
+    /// Guards the entries of all uploads.
     table: Mutex<UploadTable>,
     /// Bytes of all uploads.
     bytes: AtomicUsize,
@@ -56,7 +58,7 @@ pub(crate) struct Uploads {
     closed: AtomicU64,
 }
 
-/// A connection's upload. It must be given back to [`Uploads::end`].
+/// A connection's upload, which must be passed to [`Uploads::end`].
 #[derive(Debug)]
 pub(crate) struct Upload {
     id: u64,
@@ -65,44 +67,44 @@ pub(crate) struct Upload {
 }
 
 impl Upload {
-    /// Its id, above 0.
+    /// The upload's id, above 0.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
 
-    /// What it was granted.
+    /// The number of bytes that were granted.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 }
 
-/// Whose upload it is.
+/// The owner of an upload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Origin {
     /// The client.
     pub(crate) peer: PeerKey,
     /// The lane that has its connection.
     pub(crate) lane: usize,
-    /// What that lane calls the connection.
+    /// The lane's token for the connection.
     pub(crate) token: u64,
 }
 
-/// An upload that must give way; its lane must be told.
+/// A displaced upload, of which its lane must be told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct GivesWay {
+pub(crate) struct DisplacedUpload {
     pub(crate) lane: usize,
     pub(crate) token: u64,
     pub(crate) upload: u64,
 }
 
-/// The answer to an upload that asks for memory.
+/// The answer to a request for memory.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Claim {
-    /// It has the memory. These give way for it.
-    Granted(Vec<GivesWay>),
-    /// It does not get the memory, or has to give way itself. It must be ended.
+    /// The memory is granted, and these uploads are displaced for it.
+    Granted(Vec<DisplacedUpload>),
+    /// The memory is refused, or this upload was displaced. It must be ended.
     Refused,
 }
 
@@ -110,19 +112,19 @@ pub(crate) enum Claim {
 struct UploadTable {
     entries: HashMap<u64, Entry>,
     last_id: u64,
-    /// Sum of those that are not leaving.
+    /// Bytes of uploads that are not leaving.
     staying_bytes: usize,
-    /// Sum of those that are.
+    /// Bytes of uploads that are leaving.
     leaving_bytes: usize,
-    /// Those that are not leaving.
+    /// Uploads that are not leaving.
     by_age: BTreeSet<Age>,
-    peers: BTreeMap<PeerKey, Share>,
-    /// Each of `peers`, by its bytes.
+    peers: BTreeMap<PeerKey, PeerUploads>,
+    /// The keys of `peers` by their bytes.
     by_bytes: BTreeSet<(usize, PeerKey)>,
 }
 
-/// The order in which uploads give way: the upload that has waited longest for a byte, then the one that began first. The time
-/// is that at which it was last looked at, and the second part the id.
+/// The order in which uploads are displaced: by the time of the last byte, as it was last known, then by id,
+/// which is the order in which they began.
 type Age = (u64, u64);
 
 #[derive(Debug)]
@@ -130,22 +132,22 @@ struct Entry {
     origin: Origin,
     bytes: usize,
     last_byte_ms: Arc<AtomicU64>,
-    /// Its time in `by_age`.
+    /// The time in `by_age`, in milliseconds.
     known_ms: u64,
     leaving: bool,
 }
 
 /// The uploads of one address.
 #[derive(Debug, Default)]
-struct Share {
+struct PeerUploads {
     bytes: usize,
     by_age: BTreeSet<Age>,
-    /// By their bytes.
+    /// The uploads by their bytes.
     by_size: BTreeSet<(usize, u64)>,
 }
 
 impl Uploads {
-    /// None yet; `cap_bytes` for all together.
+    /// No uploads; `cap_bytes` is the limit for all together.
     pub(crate) fn new(cap_bytes: usize) -> Self {
         Self {
             cap_bytes,
@@ -159,7 +161,8 @@ impl Uploads {
         }
     }
 
-    /// An upload begins, goes on, or grows: `bytes` are what it takes now, in all. To be called after each of its receives.
+    /// Requests memory for an upload that begins, continues or grows. `bytes`: its whole size now. To be
+    /// called after each of its receives.
     pub(crate) fn claim(
         &self,
         upload: &mut Option<Upload>,
@@ -209,7 +212,7 @@ impl Uploads {
         Claim::Granted(leave)
     }
 
-    /// An upload is complete, refused, or gone.
+    /// Ends an upload that is complete, refused or abandoned.
     pub(crate) fn end(&self, upload: &Upload) {
         let mut table = self.lock();
         if table.entries.get(&upload.id).is_some_and(|entry| !entry.leaving) {
@@ -220,7 +223,7 @@ impl Uploads {
         self.bytes.fetch_sub(entry.bytes, Relaxed);
     }
 
-    /// A connection has this much input that its next turn executes, and had `before` of it.
+    /// Changes the input that a connection's next turn executes, from `before` to `now` bytes.
     pub(crate) fn pass(&self, before: usize, now: usize) {
         self.passing.fetch_add(now.wrapping_sub(before), Relaxed);
     }
@@ -231,50 +234,50 @@ impl Uploads {
         self.bytes() > self.cap_bytes / 4 * 3
     }
 
-    /// An upload was refused when it asked for memory, or has given way to another.
+    /// Counts an upload that was refused memory, or, if `displaced`, displaced by another.
     pub(crate) fn count(&self, displaced: bool, is_line: bool) {
         let counter = if displaced { &self.displaced } else { &self.refused };
         counter.fetch_add(1, Relaxed);
         self.lines_refused.fetch_add(u64::from(is_line), Relaxed);
     }
 
-    /// A connection was closed without a reply, since what was refused has none.
+    /// Counts a connection that was closed without a reply, since the refused command has none.
     pub(crate) fn count_closed(&self) {
         self.closed.fetch_add(1, Relaxed);
     }
 
-    /// Connections closed without a reply.
+    /// The number of connections closed without a reply.
     pub(crate) fn closed(&self) -> u64 {
         self.closed.load(Relaxed)
     }
 
-    /// Whether an upload has to give way, and its lane has not acted yet.
+    /// Whether an upload is displaced, and its lane has not acted yet.
     pub(crate) fn is_leaving(&self, upload: &Upload) -> bool {
         self.lock().entries.get(&upload.id).is_some_and(|entry| entry.leaving)
     }
 
-    /// Bytes of all uploads, and of input that passes.
+    /// Bytes of all uploads, and of input that the next turns execute.
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Relaxed) + self.passing.load(Relaxed)
     }
 
-    /// Uploads refused when they asked for memory.
+    /// The number of uploads that were refused memory.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Relaxed)
     }
 
-    /// Uploads that have given way to others.
+    /// The number of uploads that were displaced.
     pub(crate) fn displaced(&self) -> u64 {
         self.displaced.load(Relaxed)
     }
 
-    /// Of both, those that were lines; their connections were closed.
+    /// The number of refused and displaced uploads that were lines; their connections were closed.
     pub(crate) fn lines_refused(&self) -> u64 {
         self.lines_refused.load(Relaxed)
     }
 
-    /// Sets the counters to zero.
+    /// Sets the counters to 0.
     pub(crate) fn reset_stats(&self) {
         for counter in [&self.refused, &self.displaced, &self.lines_refused, &self.closed] {
             counter.store(0, Relaxed);
@@ -285,7 +288,7 @@ impl Uploads {
         self.table.lock().expect("nobody panics with it held")
     }
 
-    /// Walks the table, for tests; how many uploads there are.
+    /// Checks the table, for tests; returns the number of uploads.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn verify(&self) -> usize {
         let table = self.lock();
@@ -312,8 +315,9 @@ impl Uploads {
 }
 
 impl UploadTable {
-    /// Chooses the uploads that give way for `missing` bytes, and marks them as leaving. `None`: no room is available, and
-    /// nothing has changed. `asks`: the newcomer's bytes, in all; `id`: its own, 0 if it has none yet.
+    /// Chooses uploads to displace for `missing` bytes, and marks them as leaving. None: there is no room,
+    /// and nothing has changed. `asks`: the newcomer's bytes, in all; `id`: the newcomer's id, 0 if it has
+    /// none yet.
     fn make_room(
         &mut self,
         id: u64,
@@ -322,11 +326,12 @@ impl UploadTable {
         missing: usize,
         now_ms: u64,
         cap_bytes: usize,
-    ) -> Option<Vec<GivesWay>> {
+    ) -> Option<Vec<DisplacedUpload>> {
         if missing == 0 {
             return Some(Vec::new());
         }
-        // While they are chosen: the newcomer is no victim, and counts with what it asks for.
+        // While uploads are chosen, the newcomer cannot be chosen, and counts with the bytes that it asks
+        // for.
         let is_listed = self.entries.contains_key(&id);
         if is_listed {
             self.unlist(id);
@@ -345,7 +350,7 @@ impl UploadTable {
         if is_listed {
             self.list(id);
         }
-        // With more leaving, their lanes are behind: memory must not grow without a limit meanwhile.
+        // With more leaving uploads, their lanes are late: memory must not grow without a limit meanwhile.
         if freed < missing || self.leaving_bytes + freed > cap_bytes {
             for victim in chosen {
                 self.list(victim);
@@ -357,12 +362,12 @@ impl UploadTable {
         let leave = |id: u64| {
             let entry = self.entries.get_mut(&id).expect("it was chosen from the table");
             entry.leaving = true;
-            GivesWay { lane: entry.origin.lane, token: entry.origin.token, upload: id }
+            DisplacedUpload { lane: entry.origin.lane, token: entry.origin.token, upload: id }
         };
         Some(chosen.into_iter().map(leave).collect())
     }
 
-    /// The upload that has been silent longest, if that is long enough.
+    /// The upload that has been silent longest, if it is stalled.
     fn stalled(&mut self, now_ms: u64) -> Option<u64> {
         loop {
             let (known_ms, id) = *self.by_age.first()?;
@@ -375,9 +380,9 @@ impl UploadTable {
         }
     }
 
-    /// Of the address with most bytes the upload that has waited longest for a byte; of the newcomer's own, `peer`, of those that
-    /// are larger than what it asks for. Of addresses that have equally much it is the newcomer's: otherwise each newcomer would
-    /// displace another's.
+    /// The upload of the largest address that has waited longest for a byte. If that address is the
+    /// newcomer's own, `peer`, only uploads larger than `asks` count. Of addresses with equal bytes the
+    /// newcomer's is chosen: otherwise each newcomer would displace another address's upload.
     fn of_the_largest(&mut self, peer: PeerKey, asks: usize) -> Option<u64> {
         let (most, key) = *self.by_bytes.last()?;
         let is_own = key == peer || self.peers.get(&peer).is_some_and(|own| own.bytes == most);
@@ -399,7 +404,8 @@ impl UploadTable {
         }
     }
 
-    /// Moves an upload that has had a byte since it was last looked at to its place in the order of ages. False: it had none.
+    /// Moves an upload that has received a byte since its last known time to its new place in `by_age`.
+    /// False: it has received none.
     fn ages(&mut self, id: u64) -> bool {
         let entry = &self.entries[&id];
         let last_ms = entry.last_byte_ms.load(Relaxed);
@@ -412,7 +418,7 @@ impl UploadTable {
         is_older
     }
 
-    /// Adds an upload that stays to the orders.
+    /// Adds an upload that is not leaving to the orders.
     fn list(&mut self, id: u64) {
         let Entry { origin, bytes, known_ms, .. } = self.entries[&id];
         self.weigh(origin.peer, |sum| sum + bytes);

@@ -1,4 +1,5 @@
-//! A database's log that one node of the fleet follows for all: the thread of such a log waits until this node leads.
+//! A database's log that one node of the fleet follows for all nodes. The thread of such a log waits until
+//! this node leads.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,34 +12,34 @@ use cattlegrid_follow::postgres::Missing;
 use cattlegrid_tags::BumpKind;
 use tokio::sync::watch;
 
-use crate::followed::View;
-use crate::follows::{Own, database, lock, until_found};
+use crate::followed::LogView;
+use crate::follows::{FollowContext, database, lock, until_found};
 use crate::log;
 
-/// How long a node that leads may be without a connection to the database, in looks.
+/// The number of checks after which a leading node without a connection to the database resigns.
 const LOST_MAX: u32 = 6;
 
-/// Between two looks whether the log is behind.
+/// The time between two checks whether the log is behind.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// The way of a database's log into the log of etcd.
+/// The way by which a database's log is written into the log of etcd.
 #[derive(Debug, Clone)]
 pub(crate) struct Via {
     pub(crate) feed: Arc<Feed>,
     pub(crate) mail: Arc<Mailbox<BumpWaiter>>,
-    /// Of the database's log.
-    pub(crate) view: Arc<Mutex<View>>,
-    /// The last bump that was left for the log of etcd.
+    /// The state of the database's log.
+    pub(crate) view: Arc<Mutex<LogView>>,
+    /// The ticket of the last bump that was handed to the log of etcd.
     ticket: u64,
     standing: Option<ResumePoint>,
 }
 
 impl Via {
-    pub(crate) fn new(feed: Arc<Feed>, mail: Arc<Mailbox<BumpWaiter>>, view: Arc<Mutex<View>>) -> Self {
+    pub(crate) fn new(feed: Arc<Feed>, mail: Arc<Mailbox<BumpWaiter>>, view: Arc<Mutex<LogView>>) -> Self {
         Self { feed, mail, view, ticket: 0, standing: None }
     }
 
-    /// The feeds of the logs of a rule file that come by way of this one.
+    /// The feeds of a rule file's logs that are relayed by the log `name`: names and marks.
     pub(crate) fn feeds(follows: &[FollowSettings], name: &str) -> Vec<(String, u64)> {
         let own = follows.iter().filter(|own| own.via().is_some_and(|via| via.name == name));
         own.map(|own| (own.name.clone(), own.mark())).collect()
@@ -49,9 +50,9 @@ impl Via {
         self.feed.lead().borrow().is_own.then_some(&*self.feed.name)
     }
 
-    /// Leaves a bump of the database for the other nodes.
+    /// Hands a bump of the database to the other nodes.
     ///
-    /// `prefix`: behind which it is; None: behind all that each of them knows.
+    /// `prefix`: the prefix behind which the tag is; None: behind all prefixes that each node knows.
     pub(crate) fn bump(&mut self, kind: BumpKind, prefix: Option<&[u8]>, name: &[u8]) {
         let (is_soft, name) = (kind == BumpKind::Soft, name.to_vec());
         self.push(&match prefix {
@@ -60,7 +61,7 @@ impl Via {
         });
     }
 
-    /// Leaves a bump of everything.
+    /// Hands a bump of everything to the other nodes.
     pub(crate) fn flush(&mut self, reason: &str) {
         let reason = format!("{}: {reason}", self.feed.name);
         self.push(&Bump::All { reason });
@@ -70,24 +71,27 @@ impl Via {
         self.ticket = self.ticket.max(self.mail.push(bump));
     }
 
-    /// All before this place has been left.
+    /// Notes that all bumps before this position were handed over.
     pub(crate) fn note_resume_point(&mut self, standing: ResumePoint) {
         self.standing = Some(standing);
     }
 
-    /// What keeps this node from following; None: nothing.
+    /// Reports what keeps this node from following; None: nothing.
     pub(crate) fn report(&self, says: Option<String>) {
         self.mail.report(&self.feed, says);
     }
 
-    /// The database's log was confirmed.
+    /// Notes that the database's log was confirmed.
     pub(crate) fn confirmed(&self, asked_at_ms: u64) {
         self.mail.confirm(&self.feed, asked_at_ms, self.ticket, self.standing.clone());
     }
 }
 
 /// Follows the database's log while this node leads, until it is told to stop.
-pub(crate) async fn follow(node: &mut Own, mut wished: watch::Receiver<cattlegrid_follow::SourceRequest>) {
+pub(crate) async fn follow(
+    node: &mut FollowContext,
+    mut wished: watch::Receiver<cattlegrid_follow::SourceRequest>,
+) {
     let Some(feed) = node.via.as_ref().map(|via| Arc::clone(&via.feed)) else { return };
     let view = Arc::clone(&node.view);
     let (mut lead, mut said) = (feed.lead(), FeedLead::default());
@@ -100,7 +104,7 @@ pub(crate) async fn follow(node: &mut Own, mut wished: watch::Receiver<cattlegri
             if let Some(via) = &mut node.via {
                 via.standing = None;
             }
-            let make = |node: &Own| database(&node.settings);
+            let make = |node: &FollowContext| database(&node.settings);
             let Some(Some(database)) = until_found(node, &mut wished, make).await else { return };
             tokio::select! {
                 () = database.at(now.standing).follow(node, wished.clone()) => return,
@@ -112,7 +116,7 @@ pub(crate) async fn follow(node: &mut Own, mut wished: watch::Receiver<cattlegri
         node.look();
         tokio::select! {
             _ = lead.changed() => {}
-            // An error: the sender is gone.
+            // An error means that the sender was dropped.
             _ = wished.wait_for(|wish| wish.stops) => return,
             () = tokio::time::sleep(LOOK) => {}
         }
@@ -120,7 +124,7 @@ pub(crate) async fn follow(node: &mut Own, mut wished: watch::Receiver<cattlegri
 }
 
 /// Waits until this node leads no longer. Its name changes meanwhile, if it had to wait for its own.
-async fn lead_on(lead: &mut watch::Receiver<Lead>, view: &Mutex<View>) {
+async fn lead_on(lead: &mut watch::Receiver<FeedLead>, view: &Mutex<LogView>) {
     while lead.changed().await.is_ok() {
         let now = lead.borrow_and_update().clone();
         if !now.is_own {
@@ -130,8 +134,9 @@ async fn lead_on(lead: &mut watch::Receiver<Lead>, view: &Mutex<View>) {
     }
 }
 
-/// Leaves the lead when there has been no connection to the database for a while, and waits until it is left.
-async fn resign(feed: &Feed, view: &Mutex<View>) {
+/// Resigns when there has been no connection to the database for a while, and returns when another node may
+/// lead.
+async fn resign(feed: &Feed, view: &Mutex<LogView>) {
     let mut looks = 0;
     while looks < LOST_MAX {
         tokio::time::sleep(LOOK).await;
@@ -141,8 +146,8 @@ async fn resign(feed: &Feed, view: &Mutex<View>) {
     std::future::pending::<()>().await;
 }
 
-impl Own {
-    /// Says who leads, and takes note of it.
+impl FollowContext {
+    /// Logs a change of the leader, and notes it.
     fn note_lead(&mut self, said: &FeedLead, now: &FeedLead) {
         let name = &self.settings.name;
         let mut view = lock(&self.view);
@@ -182,7 +187,7 @@ impl Own {
             }
             _ => None,
         };
-        // While no node reaches the database they take turns.
+        // While no node reaches the database, the nodes lead in turn.
         if let Some(line) = line.filter(|line| self.said.is_new(line)) {
             log::notice(format_args!("log {name}: {line}"));
         }

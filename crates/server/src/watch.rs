@@ -1,17 +1,18 @@
-//! `watch`: connections that are sent a line for each thing that happens.
+//! `watch`: connections that are sent a line for each event.
 //!
 //! ```text
-//!   request ──▶ record ──▶ the lane's queue ──▶ thread `watch`: one line ──▶ each watcher's buffer ──▶ its lane sends
+//!   request ──▶ record ──▶ the lane's queue ──▶ thread `watch`: a line ──▶ a watcher's buffer ──▶ its lane
 //! ```
-//! What happens costs the request a record in a queue of its lane; a thread of its own makes the lines, once for all
-//! watchers. Both the queue and a watcher's buffer have a limit. A record that finds no room is counted by its lane
-//! (`log_worker_dropped`), a line that finds none by its watcher (`log_watcher_skipped`), who is told how many in the place
-//! where they are missing.
+//! An event costs its request a record in the lane's queue. A separate thread formats the lines, once for all
+//! watchers. The queue and each watcher's buffer have a limit. A record for which there is no room is counted
+//! by its lane (`log_worker_dropped`), a line by its watcher (`log_watcher_skipped`). The watcher is told the
+//! number of missing lines in their place.
 //!
 //! # Invariants
-//! * Records are numbered as they are made (`gid`); a watcher sees none from before its command.
-//! * A lane is told of lines once until it takes them. It takes them when its watcher's socket has room: at once, or when the
-//!   rest of the last ones is sent.
+//! * Records are numbered in the order of their creation (`gid`); a watcher sees no record from before its
+//!   command.
+//! * A lane is told of lines once until it takes them. It takes them when the watcher's socket has room: at
+//!   once, or when the earlier lines are sent.
 //! * Without a watcher there are no records, and the thread sleeps.
 
 use std::fmt::Write as _;
@@ -22,61 +23,61 @@ use std::time::Duration;
 use cattlegrid_engine::{Event, EventKind, Interest};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, percent_encode};
 
-/// Most watchers at once, as in memcached.
+/// The most watchers at once, as in memcached.
 pub(crate) const WATCHERS_MAX: usize = 20;
-/// How long records wait at most while there is a watcher.
+/// The longest time that a record waits while there is a watcher.
 const NAP: Duration = Duration::from_millis(10);
-/// The same while there are some in every round.
+/// The same while there are records in every round.
 const BUSY_NAP: Duration = Duration::from_millis(1);
 
-/// All watchers, and what is on its way to them.
+/// The watchers, and the records on their way to them.
 #[derive(Debug)]
 pub(crate) struct Watchers {
-    /// What any of them wants: engine events in the low bits, then [`Topics`]' own.
+    /// The union of all watchers' topics: engine events in the low bits, then those of [`Topics`].
     wanted: AtomicU8,
     list: Mutex<Vec<Arc<Watcher>>>,
-    /// The log wants requests.
+    /// Whether the log wants requests.
     logs: AtomicBool,
-    /// One for each lane.
+    /// A queue for each lane.
     queues: Vec<Mutex<RecordQueue>>,
-    /// Most bytes of the records in one of them.
+    /// The most bytes of records in one queue.
     queue_bytes: usize,
     /// Records made.
     records: AtomicU64,
-    /// Lines put into buffers.
+    /// Lines written to buffers.
     sent: AtomicU64,
-    /// Lines that found no room in a buffer.
+    /// Lines for which a buffer had no room.
     skipped: AtomicU64,
-    thread: Mutex<Thread>,
+    thread: Mutex<DeliveryRequest>,
     work: Condvar,
 }
 
-/// What the thread is to know.
+/// Requests to the delivering thread.
 #[derive(Debug, Default)]
-struct Thread {
-    /// There is no time for a nap.
+struct DeliveryRequest {
+    /// Whether to deliver at once, without a pause.
     hurry: bool,
-    /// The server leaves.
+    /// Whether to end: the server leaves.
     stop: bool,
 }
 
-/// A set of things to watch.
+/// A set of topics to watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Topics(u8);
 
 impl Topics {
     pub(crate) const CONNECTIONS: Self = Self(16);
     pub(crate) const RAW_COMMANDS: Self = Self(32);
-    /// Not a topic of watchers: the log wants requests and replies (`-vv`).
+    /// The topic of the log, which watchers cannot choose: requests and replies (`-vv`).
     pub(crate) const LOG: Self = Self(64);
-    /// A watcher wants each request.
+    /// The topics for which each request makes a record.
     pub(crate) const REQUESTS: Self = Self(Self::RAW_COMMANDS.0 | Self::LOG.0);
 
     pub(crate) fn engine(interest: Interest) -> Self {
         Self(interest.bits())
     }
 
-    /// The topic of a word after `watch`.
+    /// The topic of an argument of `watch`; None: there is no such topic.
     pub(crate) fn parse(word: &[u8]) -> Option<Self> {
         Some(match word {
             b"fetchers" => Self::engine(Interest::FETCHERS),
@@ -86,7 +87,8 @@ impl Topics {
             b"connevents" => Self::CONNECTIONS,
             b"rawcmds" => Self::RAW_COMMANDS,
             b"objects" => Self::engine(Interest::SCRIPTS),
-            // Known to memcached, and never said by a server without a proxy or a process of its own.
+            // memcached knows these topics, but a server without a proxy or a process of its own has no such
+            // events.
             b"sysevents" | b"proxycmds" | b"proxyevents" | b"proxyreqs" | b"proxyuser" => Self(0),
             _ => return None,
         })
@@ -106,52 +108,52 @@ impl Topics {
     }
 }
 
-/// Something that happened, as the request leaves it.
+/// An event, as its request records it.
 #[derive(Debug)]
 pub(crate) struct Record {
-    /// Since 1970.
+    /// The time since 1970.
     pub(crate) time: Duration,
     /// The connection's descriptor.
     pub(crate) fd: i32,
-    pub(crate) what: What,
+    pub(crate) what: RecordContent,
 }
 
-/// What a record is about.
+/// The content of a record.
 #[derive(Debug)]
-pub(crate) enum What {
-    /// A key.
+pub(crate) enum RecordContent {
+    /// An event of a key.
     Event(Event),
     /// A command as it was sent, without its line end.
     Command(Box<[u8]>),
-    /// A connection that begins, or ends for a reason.
+    /// The begin of a connection, or its end with the reason.
     Connection { peer: Box<str>, unix: bool, closed: Option<&'static str> },
 }
 
-/// Records of one lane.
+/// The records of one lane.
 #[derive(Debug, Default)]
 struct RecordQueue {
     records: Vec<(u64, Record)>,
     bytes: usize,
 }
 
-/// One watching connection's buffer.
+/// The buffer of one watching connection.
 #[derive(Debug)]
 pub(crate) struct Watcher {
     topics: Topics,
-    /// Whose it is.
+    /// The lane of the connection.
     pub(crate) lane: usize,
     pub(crate) token: u64,
     limit: usize,
-    /// The last record from before it.
+    /// The number of the last record from before the watcher's command.
     after: AtomicU64,
-    lines: Mutex<Lines>,
+    lines: Mutex<LineBuffer>,
 }
 
 #[derive(Debug, Default)]
-struct Lines {
+struct LineBuffer {
     text: Vec<u8>,
     skipped: u64,
-    /// Its lane knows that there are some.
+    /// Whether the lane was told of the lines.
     told: bool,
 }
 
@@ -160,11 +162,11 @@ impl Watcher {
         Self { topics, lane, token, limit, after: AtomicU64::new(0), lines: Mutex::default() }
     }
 
-    fn lines(&self) -> MutexGuard<'_, Lines> {
+    fn lines(&self) -> MutexGuard<'_, LineBuffer> {
         self.lines.lock().expect("nobody panics with it held")
     }
 
-    /// Adds a line, if it finds room.
+    /// Adds a line; false: there is no room.
     fn add(&self, line: &str) -> bool {
         let mut lines = self.lines();
         if lines.text.len() + line.len() > self.limit {
@@ -179,7 +181,7 @@ impl Watcher {
         true
     }
 
-    /// Whether its lane must be told of lines: there are some, and it has not been yet.
+    /// Whether the lane must be told of lines that it does not know of.
     fn must_tell(&self) -> bool {
         let mut lines = self.lines();
         !lines.text.is_empty() && !std::mem::replace(&mut lines.told, true)
@@ -190,7 +192,7 @@ impl Watcher {
         !self.lines().text.is_empty()
     }
 
-    /// Takes the lines to send.
+    /// Takes the lines, to be sent.
     pub(crate) fn take(&self) -> Vec<u8> {
         let mut lines = self.lines();
         lines.told = false;
@@ -199,7 +201,7 @@ impl Watcher {
 }
 
 impl Watchers {
-    /// For `lanes` lanes, with queues of the given number of bytes each.
+    /// Watchers of a server with `lanes` lanes, whose queues hold `queue_bytes` each.
     pub(crate) fn new(lanes: usize, queue_bytes: usize) -> Self {
         Self {
             wanted: AtomicU8::new(0),
@@ -215,7 +217,7 @@ impl Watchers {
         }
     }
 
-    /// What any watcher wants.
+    /// The union of all watchers' topics.
     #[inline]
     pub(crate) fn wanted(&self) -> Topics {
         Topics(self.wanted.load(Relaxed))
@@ -225,12 +227,12 @@ impl Watchers {
         self.list().len()
     }
 
-    /// Lines that went into a buffer, and lines that found no room in one.
+    /// Lines written to a buffer, and lines for which a buffer had no room.
     pub(crate) fn lines_sent_and_skipped(&self) -> (u64, u64) {
         (self.sent.load(Relaxed), self.skipped.load(Relaxed))
     }
 
-    /// Begins anew to count lines.
+    /// Sets the counts of lines to 0.
     pub(crate) fn reset_stats(&self) {
         self.sent.store(0, Relaxed);
         self.skipped.store(0, Relaxed);
@@ -240,11 +242,11 @@ impl Watchers {
         self.list.lock().expect("nobody panics with it held")
     }
 
-    fn thread(&self) -> MutexGuard<'_, Thread> {
+    fn thread(&self) -> MutexGuard<'_, DeliveryRequest> {
         self.thread.lock().expect("nobody panics with it held")
     }
 
-    /// False: there are [`WATCHERS_MAX`] already.
+    /// Adds a watcher; false: there are [`WATCHERS_MAX`] already.
     pub(crate) fn add(&self, watcher: Arc<Watcher>) -> bool {
         let mut list = self.list();
         if list.len() >= WATCHERS_MAX {
@@ -264,25 +266,25 @@ impl Watchers {
         self.recount(&list);
     }
 
-    /// Whether the log wants requests.
+    /// Sets whether the log wants requests.
     pub(crate) fn log_requests(&self, on: bool) {
         let list = self.list();
         self.logs.store(on, Relaxed);
         self.recount(&list);
     }
 
-    /// With the list locked.
+    /// Computes the union of topics again; to be called with the list locked.
     fn recount(&self, list: &[Arc<Watcher>]) {
         let log = if self.logs.load(Relaxed) { Topics::LOG.0 } else { 0 };
         self.wanted.store(list.iter().fold(log, |all, w| all | w.topics.0), Relaxed);
     }
 
-    fn wake(&self, say: impl FnOnce(&mut Thread)) {
+    fn wake(&self, say: impl FnOnce(&mut DeliveryRequest)) {
         say(&mut self.thread());
         self.work.notify_one();
     }
 
-    /// Leaves a record of a lane's. False: its queue is full.
+    /// Adds a record to a lane's queue; false: the queue is full.
     pub(crate) fn record(&self, lane: usize, record: Record) -> bool {
         let bytes = record.bytes();
         let mut queue = self.queues[lane].lock().expect("nobody panics with it held");
@@ -301,8 +303,8 @@ impl Watchers {
         true
     }
 
-    /// Makes lines of all records and gives them to the watchers that want them; calls `tell` for each whose lane has
-    /// some to send. False: there were none.
+    /// Formats all records for the watchers that want them, and calls `tell` for each watcher whose lane must
+    /// be told of lines. False: there were no records.
     pub(crate) fn deliver(&self, mut tell: impl FnMut(&Watcher)) -> bool {
         let mut records = Vec::new();
         for queue in &self.queues {
@@ -331,7 +333,7 @@ impl Watchers {
         !records.is_empty()
     }
 
-    /// The thread: delivers until [`Watchers::stop`].
+    /// The body of the thread: delivers until [`Watchers::stop`].
     pub(crate) fn run(&self, mut tell: impl FnMut(&Watcher)) {
         let mut busy = false;
         loop {
@@ -359,27 +361,27 @@ impl Watchers {
 }
 
 impl Record {
-    /// What it takes, about.
+    /// The approximate memory of the record.
     fn bytes(&self) -> usize {
         let heap = match &self.what {
-            What::Event(event) => event.key.len(),
-            What::Command(line) => line.len(),
-            What::Connection { peer, .. } => peer.len(),
+            RecordContent::Event(event) => event.key.len(),
+            RecordContent::Command(line) => line.len(),
+            RecordContent::Connection { peer, .. } => peer.len(),
         };
         size_of::<(u64, Self)>() + heap
     }
 
-    /// As memcached writes it.
+    /// Appends the record in memcached's format.
     fn describe(&self, line: &mut String, gid: u64) {
         let Self { time, fd, what } = self;
         // Writing to a string cannot fail.
         let _ok = write!(line, "ts={}.{:06} gid={gid} ", time.as_secs(), time.subsec_micros());
         match what {
-            What::Event(event) => describe(line, event, *fd),
-            What::Command(command) => {
+            RecordContent::Event(event) => describe(line, event, *fd),
+            RecordContent::Command(command) => {
                 let _ok = write!(line, "type=rawcmd cfd={fd} cmd={}", escaped(command));
             }
-            What::Connection { peer, unix, closed } => {
+            RecordContent::Connection { peer, unix, closed } => {
                 let named = peer.rsplit_once(':').filter(|_| !*unix);
                 let (ip, port) = named.unwrap_or((if *unix { "unix" } else { peer }, "0"));
                 let ip = ip.trim_matches(['[', ']']);
@@ -394,7 +396,7 @@ impl Record {
     }
 }
 
-impl What {
+impl RecordContent {
     fn topic(&self) -> Topics {
         match self {
             Self::Event(event) => topic(&event.kind),
@@ -415,7 +417,7 @@ pub(crate) fn topic(kind: &EventKind) -> Topics {
     })
 }
 
-/// An event as memcached writes it; `cfd` is the connection's descriptor. All items are in class 1.
+/// Appends an event in memcached's format; `cfd`: the connection's descriptor. All items are in class 1.
 fn describe(line: &mut String, event: &Event, cfd: i32) {
     let key = escaped(&event.key);
     // Writing to a string cannot fail.
@@ -425,7 +427,7 @@ fn describe(line: &mut String, event: &Event, cfd: i32) {
             write!(line, "type=item_get key={key} status={status} clsid={class} cfd={cfd} size={size}")
         }
         EventKind::Store { status, command, ttl, size, classic: _ } => {
-            // What was refused never had one.
+            // A refused item never had a class.
             let class = u8::from(!matches!(*status, "too_large" | "no_memory"));
             write!(
                 line,
@@ -446,7 +448,7 @@ fn describe(line: &mut String, event: &Event, cfd: i32) {
     };
 }
 
-/// Bytes as in a URI: what is not plain comes as `%XX`.
+/// Bytes escaped as in a URI: all but plain characters as `%XX`.
 pub(crate) fn escaped(bytes: &[u8]) -> PercentEncode<'_> {
     const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
     percent_encode(bytes, ESCAPED)
@@ -457,7 +459,7 @@ mod tests {
     use super::*;
 
     fn connection() -> Record {
-        let what = What::Connection { peer: "127.0.0.1:5".into(), unix: false, closed: None };
+        let what = RecordContent::Connection { peer: "127.0.0.1:5".into(), unix: false, closed: None };
         Record { time: Duration::ZERO, fd: 9, what }
     }
 
@@ -465,7 +467,7 @@ mod tests {
     #[test]
     fn connections_are_described_as_memcached_does() {
         let line = |peer: &str, unix, closed| {
-            let what = What::Connection { peer: peer.into(), unix, closed };
+            let what = RecordContent::Connection { peer: peer.into(), unix, closed };
             let mut line = String::new();
             Record { time: Duration::ZERO, fd: 9, what }.describe(&mut line, 1);
             line

@@ -4,7 +4,7 @@ use cattlegrid_config::parameters;
 use cattlegrid_engine::Why;
 use serde_json::Value;
 
-/// What the engine has collected, and the parameters of the rule as a rule file has them.
+/// The facts that the engine has collected, and the parameters of the rule as a rule file has them, in JSON.
 pub(crate) fn text(why: &Why) -> String {
     let Ok(mut said) = serde_json::to_value(why) else { return String::new() };
     for (rule, name) in [(&why.rule, "rule"), (&why.observed, "observed")] {
@@ -12,14 +12,14 @@ pub(crate) fn text(why: &Why) -> String {
             continue;
         };
         for (name, value) in parameters(&rule.all) {
-            // `match` and `loader` are there already.
+            // `match` and `loader` are present already.
             shown.entry(name).or_insert_with(|| json(&value));
         }
     }
     said.to_string()
 }
 
-/// A value of a rule file in JSON. Texts, lists, numbers and flags are written alike in both.
+/// A value of a rule file in JSON. Strings, lists, numbers and flags are written alike in both.
 fn json(value: &str) -> Value {
     let as_json = match value.strip_prefix("{ share = ") {
         Some(share) => format!("{{\"share\":{}}}", share.trim_end_matches(" }")),

@@ -1,8 +1,9 @@
-//! Requests and replies in the log, as `-vv` asks for: `<24 get k` and `>24 END`, by descriptor, as memcached has them.
+//! Requests and replies in the log, for `-vv`: `<24 get k` and `>24 END`, with the descriptor, as in
+//! memcached.
 //!
-//! Of a request its line is shown, of a packet what is before its value, never its data block; of a value that its key is sent. So no line of the log holds data,
-//! nor a password: what comes before a login is not shown at all. The lines go through the log's queue, which never
-//! waits; what finds no room there is counted.
+//! Of a request the line is logged, of a packet the part before its value, of a reply with a value the key.
+//! Data blocks are never logged, nor are passwords: input before a login is not logged at all. The lines go
+//! through the log's queue, which never waits; lines without room there are counted.
 
 use std::fmt::Write as _;
 
@@ -11,18 +12,18 @@ use cattlegrid_protocol::HEADER_BYTES;
 
 use crate::log;
 
-/// First byte of a reply of the binary protocol; no line of text begins with it.
+/// The first byte of a reply of the binary protocol; no line of text begins with it.
 const REPLY_MAGIC: u8 = 0x81;
-/// Longest part of a line that is shown, in bytes.
+/// The longest part of a line that is logged, in bytes.
 const SHOWN_MAX: usize = 512;
 
-/// The line at the beginning of a request, without its end.
+/// The first line of a request, without its end.
 pub(crate) fn first_line(request: &[u8]) -> &[u8] {
     let end = memchr::memchr(b'\n', request).unwrap_or(request.len());
     request[..end].trim_ascii_end()
 }
 
-/// The head of a packet: up to its key, without its value, which may be a password.
+/// The head of a packet: everything up to its key, without its value, which may be a password.
 pub(crate) fn packet_head(packet: &[u8]) -> &[u8] {
     let parts = packet.first_chunk::<HEADER_BYTES>().map(|header| {
         HEADER_BYTES + usize::from(u16::from_be_bytes([header[2], header[3]])) + usize::from(header[4])
@@ -30,12 +31,12 @@ pub(crate) fn packet_head(packet: &[u8]) -> &[u8] {
     &packet[..parts.unwrap_or(HEADER_BYTES).min(packet.len())]
 }
 
-/// Logs a request's line.
+/// Logs the line of a request.
 pub(crate) fn request(fd: i32, line: &[u8]) {
     log::debug(format_args!("<{fd} {}", EscapedBytes(line)));
 }
 
-/// Logs what a connection is about to be sent.
+/// Logs the replies that are about to be sent to a connection.
 #[cold]
 pub(crate) fn replies(fd: i32, out: &Output) {
     let mut huge = out.huge.iter().map(|(place, _)| *place).peekable();
@@ -48,7 +49,7 @@ pub(crate) fn replies(fd: i32, out: &Output) {
         let body = u32::from_be_bytes([header[8], header[9], header[10], header[11]]) as usize;
         let end = at.saturating_add(HEADER_BYTES).saturating_add(body).min(out.bytes.len());
         at += head.len();
-        // A huge value is not among the bytes.
+        // A huge value is not part of these bytes.
         at = if huge.next_if_eq(&at).is_some() { at } else { end.max(at) };
     }
     while at < out.bytes.len() {
@@ -74,7 +75,7 @@ pub(crate) fn replies(fd: i32, out: &Output) {
             }
         };
         let Some(value) = value else { continue };
-        // A huge value is not among the bytes, only its line end.
+        // A huge value is not part of these bytes; only its line end is.
         let is_huge = huge.next_if_eq(&at).is_some();
         let len = if is_huge { 0 } else { number(value) };
         at = at.saturating_add(len).saturating_add(2);
@@ -85,7 +86,7 @@ fn number(word: &[u8]) -> usize {
     std::str::from_utf8(word).ok().and_then(|word| word.parse().ok()).unwrap_or(0)
 }
 
-/// Bytes as text; what is not plain ASCII comes as `\xNN`.
+/// Bytes as text: all but plain ASCII as `\xNN`.
 struct EscapedBytes<'a>(&'a [u8]);
 
 impl std::fmt::Display for EscapedBytes<'_> {

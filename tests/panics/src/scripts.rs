@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use cattlegrid_objects::{
-    After, Arguments, Host, Moved, ScriptCall, ScriptMethodId, ScriptOutcome, Settings, TypeSettings, View,
-    World, Zone,
+    Arguments, FollowUp, Host, ObjectMoved, ScriptCall, ScriptMethodId, ScriptOutcome, ScriptWorld, Settings,
+    StateView, TypeSettings, Zone,
 };
 use cattlegrid_panic::guarded;
-use cattlegrid_scripts::{Limits, Scripts, Source, Sources};
+use cattlegrid_scripts::{Limits, Scripts, SourceFile, Sources};
 
 use crate::cache::{Cache, Serving};
 
@@ -140,9 +140,9 @@ enum Deed {
     PanicLocked(Arc<Cache>),
 }
 
-impl World for Deed {
-    fn read(&mut self, _: usize, read: &mut dyn FnMut(View<'_>)) -> Result<(), Moved> {
-        read(View::Absent);
+impl ScriptWorld for Deed {
+    fn read(&mut self, _: usize, read: &mut dyn FnMut(StateView<'_>)) -> Result<(), ObjectMoved> {
+        read(StateView::Absent);
         Ok(())
     }
 
@@ -152,7 +152,7 @@ impl World for Deed {
         Some(0)
     }
 
-    fn check(&self, _: &After) -> Result<(), String> {
+    fn check(&self, _: &FollowUp) -> Result<(), String> {
         self.act();
         Ok(())
     }
@@ -177,7 +177,7 @@ struct Risky {
 impl Risky {
     fn new() -> Self {
         let path = PathBuf::from("risky.luau");
-        let source = Source { name: "risky".to_owned(), path, text: SOURCE.to_owned() };
+        let source = SourceFile { name: "risky".to_owned(), path, text: SOURCE.to_owned() };
         let sources = Sources { types: vec![source], ..Sources::default() };
         // Breaches are not what this is about: no method reaches the fifth.
         let (scripts, _) = Scripts::load(&sources, &Limits::default()).expect("sound sources");

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use cattlegrid_config::{OptionUsage, SUBCOMMANDS, Topic, option_usages};
+use cattlegrid_config::{HelpTopic, OptionUsage, SUBCOMMANDS, option_usages};
 use cattlegrid_load::BenchCommand;
 use regex::Regex;
 
@@ -36,7 +36,7 @@ static INLINE: LazyLock<Regex> =
 
 /// The options of the server that do not only refuse.
 pub(super) fn server_options() -> Vec<OptionUsage> {
-    option_usages().filter(|option| option.standing != cattlegrid_config::Standing::Refused).collect()
+    option_usages().filter(|option| option.standing != cattlegrid_config::OptionStatus::Refused).collect()
 }
 
 /// All but `serve`.
@@ -45,15 +45,15 @@ pub(super) fn subcommands() -> Result<Vec<Subcommand>, String> {
     others
         .map(|&(name, brief)| {
             let help = match name {
-                "demo" => Topic::Demo.text(),
-                "check" => Topic::Check.text(),
-                "advise" => Topic::Advise.text(),
-                "doctor" => Topic::Doctor.text(),
-                "top" => Topic::Top.text(),
-                "nodes" => Topic::Nodes.text(),
-                "ping" => Topic::Ping.text(),
-                "follow" => Topic::Follow.text(),
-                "objects" => Topic::Objects.text(),
+                "demo" => HelpTopic::Demo.text(),
+                "check" => HelpTopic::Check.text(),
+                "advise" => HelpTopic::Advise.text(),
+                "doctor" => HelpTopic::Doctor.text(),
+                "top" => HelpTopic::Top.text(),
+                "nodes" => HelpTopic::Nodes.text(),
+                "ping" => HelpTopic::Ping.text(),
+                "follow" => HelpTopic::Follow.text(),
+                "objects" => HelpTopic::Objects.text(),
                 "bench" => bench_help()?,
                 "help" | "version" => String::new(),
                 _ => return Err(format!("completions: the subcommand {name} is new; add its help")),

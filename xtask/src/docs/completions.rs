@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use cattlegrid_config::{OptionUsage, SUBCOMMANDS, Standing};
+use cattlegrid_config::{OptionStatus, OptionUsage, SUBCOMMANDS};
 
 use super::commands::{Flag, Subcommand, server_options, subcommands};
 
@@ -263,7 +263,7 @@ fn zsh(options: &[OptionUsage], commands: &[Subcommand]) -> String {
 }
 
 fn zsh_words(option: &OptionUsage) -> String {
-    if option.standing == Standing::Inert { "without effect".to_owned() } else { zsh_text(option.brief) }
+    if option.standing == OptionStatus::Inert { "without effect".to_owned() } else { zsh_text(option.brief) }
 }
 
 fn zsh_option(
@@ -324,7 +324,7 @@ fn fish(options: &[OptionUsage], commands: &[Subcommand]) -> String {
     let others = commands.iter().filter(|command| takes_server_options(command.name));
     let serving = "serve".to_owned() + &others.flat_map(|command| [" ", command.name]).collect::<String>();
     for option in switches(options) {
-        let brief = if option.standing == Standing::Inert { "without effect" } else { option.brief };
+        let brief = if option.standing == OptionStatus::Inert { "without effect" } else { option.brief };
         let names: Vec<_> = extended(options).map(|(name, _)| name.to_owned()).collect();
         let values = if option.long == Some("extended") {
             Values::Words(names)

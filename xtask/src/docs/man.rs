@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use cattlegrid_config::{OptionUsage, Standing, option_usages, version};
+use cattlegrid_config::{OptionStatus, OptionUsage, option_usages, version};
 
 use super::commands::subcommands;
 
@@ -24,13 +24,13 @@ pub(super) fn page() -> Result<String, String> {
          127.0.0.1 unless -l names other addresses.",
     );
     text.push_str(".SH OPTIONS OF THE SERVER\n");
-    each(&mut text, |option| option.standing == Standing::Honoured && option.extended.is_none());
+    each(&mut text, |option| option.standing == OptionStatus::Honoured && option.extended.is_none());
     text.push_str(".SS Names of \\-o\n");
-    each(&mut text, |option| option.standing == Standing::Honoured && option.extended.is_some());
+    each(&mut text, |option| option.standing == OptionStatus::Honoured && option.extended.is_some());
     text.push_str(".SS Accepted for memcached's scripts, without effect\n");
-    each(&mut text, |option| option.standing == Standing::Inert);
+    each(&mut text, |option| option.standing == OptionStatus::Inert);
     text.push_str(".SS Refused\n");
-    each(&mut text, |option| option.standing == Standing::Refused);
+    each(&mut text, |option| option.standing == OptionStatus::Refused);
     text.push_str(".SH SUBCOMMANDS\n");
     for command in subcommands()? {
         let _infallible = writeln!(text, ".SS {}", command.name);

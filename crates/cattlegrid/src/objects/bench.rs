@@ -4,8 +4,8 @@
 //! as asked for, each timed. Parsing and the engine's work are part of it. A type of users' own that has taken the place of a
 //! shipped one is followed by that one, with the same calls.
 
-use cattlegrid_config::{Settings, UsageError, WhichTypes};
-use cattlegrid_objects::{Named, native};
+use cattlegrid_config::{Settings, TypeSelection, UsageError};
+use cattlegrid_objects::{VirtualKey, native};
 use cattlegrid_server::time::nanos;
 
 use super::client::{ObjectClient, SendResult};
@@ -26,7 +26,7 @@ struct Times {
 /// A table of the calls `names`, each made `count` times.
 pub(super) fn bench(settings: &Settings, count: usize, names: &[String]) -> Result<String, ObjectsError> {
     let mut own = ObjectClient::new(settings, now_ms())?;
-    let mut shipped = ObjectClient::new(&super::settings(&WhichTypes::Shipped)?, own.unix_ms())?;
+    let mut shipped = ObjectClient::new(&super::settings(&TypeSelection::Shipped)?, own.unix_ms())?;
     let mut text =
         format!("{:<44} {:>9} {:>9} {:>9} {:>9}  last reply\n", "call", "ns", "p50", "p99", "longest");
     for name in names {
@@ -61,13 +61,13 @@ fn no_object(name: &str, reply: &str) -> UsageError {
 }
 
 fn is_call(client: &ObjectClient, name: &str) -> bool {
-    matches!(client.registry().named(name.as_bytes()), Some(Named::Call(_)))
+    matches!(client.registry().named(name.as_bytes()), Some(VirtualKey::Call(_)))
 }
 
 /// The names of the type and the method that a call names.
 fn names_of(client: &ObjectClient, name: &str) -> (&'static str, &'static str) {
     match client.registry().named(name.as_bytes()) {
-        Some(Named::Call(call)) => client.registry().names(call.method),
+        Some(VirtualKey::Call(call)) => client.registry().names(call.method),
         _ => unreachable!("it was checked"),
     }
 }
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn calls_are_made_and_new_prepares() {
-        let settings = super::super::settings(&WhichTypes::Shipped).unwrap();
+        let settings = super::super::settings(&TypeSelection::Shipped).unwrap();
         let run = |names: &[&str]| {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
             bench(&settings, 3, &names).map_err(|error| error.to_string())

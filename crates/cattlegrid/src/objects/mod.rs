@@ -16,10 +16,10 @@ mod transcript;
 use std::path::{Path, PathBuf};
 
 use cattlegrid_config::{
-    CallStep, Command, ConfigError, ObjectsCommand, Settings, UsageError, WhichTypes, parse_args_with,
+    CallStep, Command, ConfigError, ObjectsCommand, Settings, TypeSelection, UsageError, parse_args_with,
     show_moment,
 };
-use cattlegrid_objects::Named;
+use cattlegrid_objects::VirtualKey;
 
 use client::ObjectClient;
 #[cfg(feature = "scripts")]
@@ -111,7 +111,7 @@ fn is_source(path: &Path) -> bool {
 }
 
 /// Makes the calls; what was asked and answered, as a transcript.
-fn call(types: &WhichTypes, at_ms: Option<u64>, steps: &[CallStep]) -> Result<String, ObjectsError> {
+fn call(types: &TypeSelection, at_ms: Option<u64>, steps: &[CallStep]) -> Result<String, ObjectsError> {
     let settings = settings(types)?;
     let at_ms = at_ms.unwrap_or_else(now_ms);
     let mut client = ObjectClient::new(&settings, at_ms)?;
@@ -147,23 +147,23 @@ fn check_call(client: &ObjectClient, subcommand: &str, name: &str) -> Result<(),
         return wrong("must be a key, up to 250 bytes without blanks");
     }
     match client.registry().named(name.as_bytes()) {
-        Some(Named::Call(_)) => Ok(()),
-        Some(Named::Object { .. }) => wrong("is the name of an object; write type:method:key"),
+        Some(VirtualKey::Call(_)) => Ok(()),
+        Some(VirtualKey::Object { .. }) => wrong("is the name of an object; write type:method:key"),
         None => wrong("is no name of a call; cattlegrid objects list shows the types and their methods"),
     }
 }
 
 /// Those of a server with these types.
-fn settings(types: &WhichTypes) -> Result<Settings, ObjectsError> {
+fn settings(types: &TypeSelection) -> Result<Settings, ObjectsError> {
     let words = match types {
-        WhichTypes::Shipped => return Ok(transcript::settings(Path::new("objects"), "", None)?),
-        WhichTypes::Config(path) => ["serve".into(), "--config".into(), path.clone().into_os_string()],
-        WhichTypes::Dir(path) => ["serve".into(), "--objects".into(), path.clone().into_os_string()],
+        TypeSelection::Shipped => return Ok(transcript::settings(Path::new("objects"), "", None)?),
+        TypeSelection::Config(path) => ["serve".into(), "--config".into(), path.clone().into_os_string()],
+        TypeSelection::Dir(path) => ["serve".into(), "--objects".into(), path.clone().into_os_string()],
     };
     let Command::Serve(settings) = parse_args_with(words, TYPES)? else {
         unreachable!("the words are those of a server")
     };
-    if let (None, WhichTypes::Config(path)) = (&settings.objects, types) {
+    if let (None, TypeSelection::Config(path)) = (&settings.objects, types) {
         let problem = format!("{}: has no [objects], so no type is switched on; add it", path.display());
         return Err(UsageError::new(problem).into());
     }

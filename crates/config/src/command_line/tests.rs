@@ -1,4 +1,4 @@
-//! Every row of the table, one by one, and the grammar around them.
+//! Tests of every row of the table, and of the grammar.
 
 use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStringExt as _;
@@ -10,7 +10,7 @@ use crate::listen_address::TcpPort;
 use crate::protocol::Protocol;
 use crate::settings::{KeyFormat, LogFormat, Privileges, TlsVersion, VerifyMode};
 use crate::table::Class;
-use crate::value::{Kind, Place};
+use crate::value::{ValueKind, ValueSyntax};
 
 fn parse(words: &[&str]) -> Result<Settings, String> {
     match parse_args(words.iter().copied().map(OsString::from)) {
@@ -22,8 +22,9 @@ fn parse(words: &[&str]) -> Result<Settings, String> {
 
 type Effect = (&'static str, &'static [&'static str], fn(&Settings) -> bool);
 
-/// For each honoured row: its name, a command line that uses it, and what must be true of the result and false
-/// without it (or, for defaults said aloud, after the command line's other options alone).
+/// For each honoured row: its name, a command line that uses it, and a condition that is true of the result
+/// and false without the option. For a default that is stated explicitly, the other options of the command
+/// line apply.
 #[rustfmt::skip] // one row is one line
 const EFFECTS: &[Effect] = &[
     ("--port", &["-p", "11311"], |s| s.tcp_port == TcpPort::Fixed(11311)),
@@ -86,14 +87,14 @@ const EFFECTS: &[Effect] = &[
     ("-o ssl_session_cache", &["-o", "ssl_session_cache"], |s| s.tls_given().session_cache),
 ];
 
-/// A rule file that is right.
+/// A valid rule file.
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/example.toml");
-/// A file of options as Debian's memcached reads it.
+/// A file of options in the format of Debian's memcached.
 const DEBIAN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/tests/memcached.conf");
 /// A directory without scripts.
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
 
-/// The default, said aloud.
+/// Options that state a default.
 const SAME_AS_DEFAULT: &[&str] = &["-o maxconns_fast", "-o no_drop_privileges"];
 
 #[test]
@@ -115,12 +116,12 @@ fn every_honoured_option_has_its_effect() {
 fn words_for(row: &OptionRow, value: Option<&str>) -> Vec<String> {
     let with = |name: &str| value.map_or_else(|| name.to_owned(), |value| format!("{name}={value}"));
     match row.name {
-        Name::Switch { long: Some(long), .. } => vec![with(&format!("--{long}"))],
-        Name::Switch { short, .. } => {
+        OptionName::Switch { long: Some(long), .. } => vec![with(&format!("--{long}"))],
+        OptionName::Switch { short, .. } => {
             vec![format!("-{}", short.unwrap()), value.unwrap_or_default().to_owned()]
         }
-        Name::Extended(name) => vec!["-o".to_owned(), with(name)],
-        Name::Family(prefix) => vec!["-o".to_owned(), with(&format!("{prefix}path"))],
+        OptionName::Extended(name) => vec!["-o".to_owned(), with(name)],
+        OptionName::Family(prefix) => vec!["-o".to_owned(), with(&format!("{prefix}path"))],
     }
 }
 
@@ -129,58 +130,58 @@ fn parse_row(row: &OptionRow, value: Option<&str>) -> Result<Settings, String> {
     parse(&words.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// A value that the row takes.
-fn good(kind: Kind) -> Option<String> {
+/// A valid value of the kind.
+fn good(kind: ValueKind) -> Option<String> {
     match kind {
-        Kind::None => None,
-        Kind::Number { min, .. } => Some(min.to_string()),
-        Kind::Size { min, .. } => Some(min.to_string()),
-        Kind::Ms { .. } => Some("1s".to_owned()),
-        Kind::Octal => Some("640".to_owned()),
-        Kind::Choice { names, .. } => Some(names[0].to_owned()),
-        Kind::Any | Kind::Text { .. } => Some("x".to_owned()),
-        Kind::AutoMs { .. }
-        | Kind::Percent { .. }
-        | Kind::Share { .. }
-        | Kind::Seconds { .. }
-        | Kind::List { .. }
-        | Kind::Words { .. }
-        | Kind::Free { .. }
-        | Kind::Flag
-        | Kind::FlagOr { .. } => {
+        ValueKind::None => None,
+        ValueKind::Number { min, .. } => Some(min.to_string()),
+        ValueKind::Size { min, .. } => Some(min.to_string()),
+        ValueKind::Ms { .. } => Some("1s".to_owned()),
+        ValueKind::Octal => Some("640".to_owned()),
+        ValueKind::Choice { names, .. } => Some(names[0].to_owned()),
+        ValueKind::Any | ValueKind::Text { .. } => Some("x".to_owned()),
+        ValueKind::AutoMs { .. }
+        | ValueKind::Percent { .. }
+        | ValueKind::Share { .. }
+        | ValueKind::Seconds { .. }
+        | ValueKind::List { .. }
+        | ValueKind::Words { .. }
+        | ValueKind::Free { .. }
+        | ValueKind::Flag
+        | ValueKind::FlagOr { .. } => {
             panic!("for rule files: {kind:?}")
         }
     }
 }
 
-/// Values that the row does not take.
-fn bad(kind: Kind) -> Vec<String> {
+/// Invalid values of the kind.
+fn bad(kind: ValueKind) -> Vec<String> {
     match kind {
-        Kind::None | Kind::Any => vec![],
-        Kind::Number { min, max, .. } => {
+        ValueKind::None | ValueKind::Any => vec![],
+        ValueKind::Number { min, max, .. } => {
             let outside = [min - 1, max + 1].map(|number| number.to_string());
             [&["abc", "1x", "", "0.5"].map(ToOwned::to_owned)[..], &outside[..]].concat()
         }
-        Kind::Size { min, max } => {
+        ValueKind::Size { min, max } => {
             let outside = [min - 1, max + 1].map(|number| number.to_string());
             [&["abc", "1x", "", "-1k"].map(ToOwned::to_owned)[..], &outside[..]].concat()
         }
-        Kind::Ms { .. } => ["", "5x", "-1s"].map(ToOwned::to_owned).to_vec(),
-        Kind::Octal => ["", "8", "1000", "-1", "rwx"].map(ToOwned::to_owned).to_vec(),
-        Kind::Choice { refused, .. } => {
+        ValueKind::Ms { .. } => ["", "5x", "-1s"].map(ToOwned::to_owned).to_vec(),
+        ValueKind::Octal => ["", "8", "1000", "-1", "rwx"].map(ToOwned::to_owned).to_vec(),
+        ValueKind::Choice { refused, .. } => {
             let refused = refused.iter().map(|(name, _)| (*name).to_owned());
             refused.chain(["fooble".to_owned(), String::new()]).collect()
         }
-        Kind::Text { .. } => vec![String::new()],
-        Kind::AutoMs { .. }
-        | Kind::Percent { .. }
-        | Kind::Share { .. }
-        | Kind::Seconds { .. }
-        | Kind::List { .. }
-        | Kind::Words { .. }
-        | Kind::Free { .. }
-        | Kind::Flag
-        | Kind::FlagOr { .. } => {
+        ValueKind::Text { .. } => vec![String::new()],
+        ValueKind::AutoMs { .. }
+        | ValueKind::Percent { .. }
+        | ValueKind::Share { .. }
+        | ValueKind::Seconds { .. }
+        | ValueKind::List { .. }
+        | ValueKind::Words { .. }
+        | ValueKind::Free { .. }
+        | ValueKind::Flag
+        | ValueKind::FlagOr { .. } => {
             panic!("for rule files: {kind:?}")
         }
     }
@@ -206,7 +207,7 @@ fn every_accepted_option_leaves_one_line_and_its_setting() {
     assert!(seen > 30);
 }
 
-/// memcached's scripts have values of all versions: none of them is a reason not to start.
+/// Scripts for memcached have values of all its versions: none may keep the server from starting.
 #[test]
 fn options_without_effect_take_any_value() {
     for words in [
@@ -243,13 +244,16 @@ fn every_option_refuses_values_that_make_no_sense() {
             let error = parse_row(row, Some(&value)).expect_err(&format!("{name} {value:?}"));
             assert!(error.starts_with(&name) && !error.contains('\n'), "{name} {value:?}: {error}");
         }
-        let may_lack_it = row.kind.is_optional() && matches!(row.name, Name::Extended(_));
+        let may_lack_it = row.kind.is_optional() && matches!(row.name, OptionName::Extended(_));
         if row.kind.is_wanted() && may_lack_it {
             assert!(parse_row(row, None).is_ok(), "{name}");
         } else if row.kind.is_wanted() {
             let error = parse_row(row, None).expect_err(&name);
-            assert_eq!(error, format!("{name}: needs a value: {}", row.kind.describe(Place::CommandLine)));
-        } else if matches!(row.name, Name::Switch { .. }) {
+            assert_eq!(
+                error,
+                format!("{name}: needs a value: {}", row.kind.describe(ValueSyntax::CommandLine))
+            );
+        } else if matches!(row.name, OptionName::Switch { .. }) {
             let error = parse_row(row, Some("1")).expect_err(&name);
             assert!(error.starts_with(&format!("{name}: takes no value")), "{error}");
         }
@@ -260,7 +264,7 @@ fn every_option_refuses_values_that_make_no_sense() {
 fn no_name_is_used_twice() {
     let mut names = BTreeSet::new();
     for row in rows() {
-        if let Name::Switch { short: Some(short), .. } = row.name {
+        if let OptionName::Switch { short: Some(short), .. } = row.name {
             assert!(names.insert(format!("-{short}")), "-{short}");
         }
         assert!(names.insert(row.name.shown()), "{}", row.name.shown());
@@ -417,7 +421,7 @@ fn options_that_do_not_go_together() {
     assert!(parse(&["-o", "ssl_min_version=1"]).unwrap().notices[0].contains("tlsv1.2"));
 }
 
-/// Command lines that start memcached, where it reads the beginning of a value or takes no notice of a word.
+/// Command lines that start memcached, although it reads only the beginning of a value, or ignores a word.
 #[test]
 fn what_memcached_overlooks_is_no_error() {
     for suffix in ["64", "64m", "64M"] {
@@ -467,27 +471,27 @@ fn where_to_listen() {
 fn the_other_commands() {
     let command = |words: &[&str]| parse_args(words.iter().copied().map(OsString::from)).unwrap();
     for (words, expected) in [
-        (&["-h"][..], Topic::Program),
-        (&["-vh", "--fooble"], Topic::Program),
-        (&["--help"], Topic::Program),
-        (&["--hel"], Topic::Program),
-        (&["serve", "--help"], Topic::Program),
-        (&["help"], Topic::Program),
-        (&["help", "serve"], Topic::Program),
-        (&["--help-all"], Topic::All),
-        (&["serve", "-v", "--help-all"], Topic::All),
-        (&["demo", "--help"], Topic::Demo),
-        (&["help", "demo"], Topic::Demo),
-        (&["check", "-h"], Topic::Check),
-        (&["check", "f", "--help"], Topic::Check),
-        (&["help", "check"], Topic::Check),
-        (&["nodes", "-h"], Topic::Nodes),
-        (&["help", "nodes"], Topic::Nodes),
-        (&["follow", "-h"], Topic::Follow),
-        (&["help", "follow"], Topic::Follow),
-        (&["objects", "--help"], Topic::Objects),
-        (&["objects", "list", "-h"], Topic::Objects),
-        (&["help", "objects", "list"], Topic::Objects),
+        (&["-h"][..], HelpTopic::Program),
+        (&["-vh", "--fooble"], HelpTopic::Program),
+        (&["--help"], HelpTopic::Program),
+        (&["--hel"], HelpTopic::Program),
+        (&["serve", "--help"], HelpTopic::Program),
+        (&["help"], HelpTopic::Program),
+        (&["help", "serve"], HelpTopic::Program),
+        (&["--help-all"], HelpTopic::All),
+        (&["serve", "-v", "--help-all"], HelpTopic::All),
+        (&["demo", "--help"], HelpTopic::Demo),
+        (&["help", "demo"], HelpTopic::Demo),
+        (&["check", "-h"], HelpTopic::Check),
+        (&["check", "f", "--help"], HelpTopic::Check),
+        (&["help", "check"], HelpTopic::Check),
+        (&["nodes", "-h"], HelpTopic::Nodes),
+        (&["help", "nodes"], HelpTopic::Nodes),
+        (&["follow", "-h"], HelpTopic::Follow),
+        (&["help", "follow"], HelpTopic::Follow),
+        (&["objects", "--help"], HelpTopic::Objects),
+        (&["objects", "list", "-h"], HelpTopic::Objects),
+        (&["help", "objects", "list"], HelpTopic::Objects),
     ] {
         assert!(matches!(command(words), Command::Help(topic) if topic == expected), "{words:?}");
     }
@@ -556,7 +560,7 @@ fn the_command_line_wins_over_the_rule_file() {
 
 #[test]
 fn a_rule_file_may_name_every_option_that_is_honoured() {
-    for row in rows().filter(|row| matches!(row.name, Name::Switch { long: Some(_), .. })) {
+    for row in rows().filter(|row| matches!(row.name, OptionName::Switch { long: Some(_), .. })) {
         let name = row.name.shown().trim_start_matches('-').replace('-', "_");
         let option = FileOption::find(&name).unwrap_or_else(|| panic!("{name}"));
         let applied = option.apply(good(row.kind).as_deref(), &mut Settings::default());

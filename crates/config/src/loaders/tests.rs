@@ -1,4 +1,4 @@
-//! How loaders and the rules that name them are read, and the messages about mistakes.
+//! Tests of reading loaders and the rules that name them, and of the messages about mistakes.
 
 use std::fs;
 use std::io::Write as _;
@@ -16,10 +16,10 @@ use crate::loader::{LoaderMode, LoaderSettings};
 use crate::rule_file::RuleFile;
 use crate::settings::Settings;
 
-/// A loader that is right.
+/// A valid loader.
 const PAGES: &str = "[loader.pages]\ncommand = [\"sh\"]\n";
 
-/// A rule that names it.
+/// A rule with this loader.
 const RULE: &str = "[[rule]]\nmatch = \"page:{id}\"\nloader = \"pages\"\n";
 
 fn parse(text: &str) -> Result<RuleFile, String> {
@@ -36,17 +36,17 @@ fn rule(keys: &str) -> Rule {
     Rule::clone(&file.rules.rules()[0])
 }
 
-/// The mistake of a text; each has its line, its cause and what would be right.
+/// The mistake in a text, with its line, cause and correct form.
 fn mistake(text: &str) -> String {
     parse(text).expect_err(text)
 }
 
-/// That of the loader with one more line, its third.
+/// The mistake in the loader with `line` as its third line.
 fn of_loader(line: &str) -> String {
     mistake(&format!("{PAGES}{line}\n{RULE}"))
 }
 
-/// That of the rule with one more line, its fourth.
+/// The mistake in the rule with `line` as its fourth line.
 fn of_rule(line: &str) -> String {
     mistake(&format!("{RULE}{line}\n{PAGES}"))
 }
@@ -120,7 +120,7 @@ fn every_key_of_a_loader_reaches_it() {
         init_as_root: false,
     };
     assert_eq!(file.loaders, [expected]);
-    // The one key that is not for every mode has a test of its own.
+    // The only key that is not for every mode has a test of its own.
     for key in keys::LOADER.iter().filter(|key| key.row.name != "init_as_root") {
         assert!(keys.contains(&format!("{} = ", key.row.name)), "{}", key.row.name);
     }
@@ -544,7 +544,7 @@ fn workers_of_another_user_need_a_server_that_stays_root() {
     assert!(newer.check_loaders(&Settings::default()).is_ok());
 }
 
-/// A mode that goes is named with what takes its place, and the file is right.
+/// A deprecated mode is named with its replacement, and the file is valid.
 #[test]
 fn a_mode_that_goes_is_a_warning() {
     for (mode, warned) in [("template", false), ("exec", false), ("stdio", true), ("jsonl", false)] {
@@ -556,7 +556,7 @@ fn a_mode_that_goes_is_a_warning() {
     }
 }
 
-/// The loader of the example answers jobs, and nothing else.
+/// The loader of the example answers jobs, and writes nothing else.
 #[test]
 fn the_loader_of_the_example_works() {
     let file = parse(include_str!("../../../../docs/example.toml")).unwrap();

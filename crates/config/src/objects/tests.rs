@@ -1,4 +1,4 @@
-//! `[objects]`: how it is read, what is refused, and what `check` says of it.
+//! Tests of reading `[objects]`, of refused tables, and of `check`.
 
 use std::path::Path;
 
@@ -15,12 +15,12 @@ fn parse(text: &str) -> Result<RuleFile, String> {
     RuleFile::parse(Path::new("f.toml"), text).map_err(|error| error.to_string())
 }
 
-/// What a server has that is started with this file and nothing else.
+/// The objects of a server that is started with this file alone.
 fn objects(text: &str) -> Result<Option<Objects>, String> {
     parse(text)?.settings().map(|settings| settings.objects).map_err(|error| error.to_string())
 }
 
-/// Every mistake has its line, its cause and what would be right.
+/// Each mistake has its line, its cause and the correct form.
 fn check_mistakes(cases: &[(&str, &str)]) {
     for (text, expected) in cases {
         assert_eq!(parse(text).unwrap_err(), *expected, "{text}");
@@ -107,7 +107,7 @@ fn mistakes_have_their_line() {
     ]);
 }
 
-/// `--objects` with this directory.
+/// The objects of `--objects` with this directory.
 fn served(path: &str) -> Result<Option<Objects>, String> {
     match parse_args(["--objects", path]) {
         Ok(Command::Serve(settings)) => Ok(settings.objects),
@@ -213,7 +213,7 @@ fn rules_of_objects_have_only_tags() {
             "rule counter::{{user}}: {name}: does nothing for objects, which have only tags; leave it out"
         );
         assert_eq!(parse(&format!("{text}[objects]\n")).unwrap_err(), format!("f.toml:4: {problem}"));
-        // By --objects the types are known only later.
+        // With --objects, the types are known only later.
         let dir = tempfile::tempdir().unwrap();
         let settings = Settings { objects_dir: Some(dir.path().to_owned()), ..Settings::default() };
         let error = settings.objects_under(Some(&parse(&text).unwrap())).unwrap_err().to_string();

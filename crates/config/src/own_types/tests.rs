@@ -1,4 +1,4 @@
-//! What is seen of a directory.
+//! Tests of the digest of a directory.
 
 use std::fs;
 
@@ -27,7 +27,7 @@ fn changes_of_sources_are_seen_and_no_others() {
     differs("a library", true);
     fs::rename(path.join("a.luau"), path.join("c.luau")).unwrap();
     differs("another name", true);
-    // The same size and times, another file: as an editor saves.
+    // Another file with the same size and times, as an editor saves it.
     fs::write(path.join("new"), "21").unwrap();
     fs::rename(path.join("new"), path.join("c.luau")).unwrap();
     differs("another file under the name", true);

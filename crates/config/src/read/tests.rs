@@ -1,4 +1,4 @@
-//! How rule files are read, and the messages about mistakes.
+//! Tests of reading rule files, and of the messages about mistakes.
 
 use std::path::Path;
 
@@ -26,14 +26,14 @@ fn rule(keys: &str) -> Rule {
     Rule::clone(&file.rules.rules()[0])
 }
 
-/// `check` of a text.
+/// The result of `check` for a text.
 fn checked(text: &str, key: Option<&str>) -> String {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), text).unwrap();
     check(file.path(), key, &NoScripts).unwrap()
 }
 
-/// Every mistake has its line, its cause and what would be right.
+/// Each mistake has its line, its cause and the correct form.
 fn check_mistakes(cases: &[(&str, &str)]) {
     for (text, expected) in cases {
         assert_eq!(parse(text).unwrap_err(), *expected, "{text}");
@@ -401,7 +401,7 @@ fn every_key_of_a_rule_reaches_it() {
     };
     assert_eq!((policy, negative_ttl_s, tags[0].text()), (expected, 14, "t"));
     for key in keys::usable(keys::RULE).map(|key| &key.row) {
-        // The loader's and the prefix are read in tests of their own.
+        // The keys of loaders and the prefix have tests of their own.
         let is_other = ["match", "prefix", "loader", "ttl", "priority"].contains(&key.name);
         assert!(is_other || keys.contains(&format!("{} = ", key.name)), "{}", key.name);
     }
@@ -435,7 +435,7 @@ fn the_server_section_has_defaults_that_follow_from_the_memory() {
     for mebibytes in 2..=256 {
         protection(&format!("[server]\nmemory_limit = {mebibytes}\n[[rule]]\nmatch = \"page:{{id}}\""));
     }
-    // What the others leave of half of the memory, but 1/32.
+    // Half of the memory less the other tables, but 1/32 of the memory.
     assert_eq!(tag_bytes("64\nledger_memory = \"26MiB\""), 5 << 20);
     assert_eq!(tag_bytes("64\nledger_memory = \"29MiB\""), 2 << 20);
     let given = protection(
@@ -644,7 +644,7 @@ fn files_in_other_formats_are_recognised() {
     ]);
 }
 
-/// Pieces that make up rule files, so that random ones get past the first line.
+/// Pieces of rule files, so that random files do not fail at the first line.
 fn fragment() -> impl Strategy<Value = String> {
     let pieces = [
         "[server]\n",

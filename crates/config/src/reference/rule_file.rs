@@ -1,14 +1,14 @@
-//! The rule file's part of `docs/configuration.md`, from the table of its keys.
+//! The part of `docs/configuration.md` about the rule file, generated from the table of its keys.
 
 use std::fmt::Write as _;
 
 use crate::follow_keys::{FOLLOW, FOLLOW_TABLE};
-use crate::keys::{self, Key};
+use crate::keys::{self, TableKey};
 use crate::object_keys::{OBJECT_TYPE, OBJECTS};
 use crate::users::USER;
-use crate::value::Place;
+use crate::value::ValueSyntax;
 
-/// About prefixes.
+/// The section about prefixes.
 const PREFIXES: &str = "\
 ## Prefixes\n\n\
 Many frameworks and clients put a text before every key: Django `:1:` (its `KEY_PREFIX` and `VERSION`), Rails and Dalli \
@@ -35,7 +35,7 @@ prefix. Clients without a prefix are not affected.\n\n\
 A prefix that is missing here is found: of misses without a rule a sample is tried behind each `:`, `.`, `/`, `|` and `_`, and \
 the log, `stats rules` (`hint_1`) and `get @why:KEY` (`hint`) say what to add. A change of `prefixes` needs a restart.\n\n";
 
-/// About shares.
+/// The section about shares.
 const SHARES: &str = "\n## `[[share]]`\n\n\
 Memory by prefix: so that one application cannot evict what another has cached.\n\n\
 ```toml\n\
@@ -60,7 +60,7 @@ A read does not look at shares, so they cost a hit nothing; each has some open s
 is felt with several shares. `stats shares` shows what each has. SIGHUP changes the percentages; another prefix needs a restart. A file has at most 8 \
 shares; under `-M` they are an error.\n\n";
 
-/// From its heading on.
+/// The text from its heading on.
 pub(crate) fn reference_markdown() -> String {
     let mut text = String::from(
         "\n# Rule file\n\n\
@@ -164,11 +164,11 @@ pub(crate) fn reference_markdown() -> String {
     text
 }
 
-fn section<D, S>(text: &mut String, keys: &[Key<D, S>]) {
+fn section<D, S>(text: &mut String, keys: &[TableKey<D, S>]) {
     text.push_str("| key | value | default | meaning |\n|---|---|---|---|\n");
     for key in keys::usable(keys) {
         let row = &key.row;
-        let (value, default) = (row.kind.describe(Place::RuleFile), row.default);
+        let (value, default) = (row.kind.describe(ValueSyntax::RuleFile), row.default);
         write_to(text, format_args!("| `{}` | {value} | {default} | {} |\n", row.name, row.doc));
     }
 }

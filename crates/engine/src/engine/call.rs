@@ -15,7 +15,8 @@
 use std::sync::Arc;
 
 use cattlegrid_objects::{
-    Arguments, Listing, MethodId, Name, Named, OBJECT_KEY_MAX, Reads, Registry, Script, Spot, unescape_flag,
+    Arguments, CallName, HostedMethod, Listing, MethodId, OBJECT_KEY_MAX, ReadSet, Registry, Spot,
+    VirtualKey, unescape_flag,
 };
 use cattlegrid_protocol::{Meta, Request, reply};
 
@@ -41,7 +42,7 @@ const NOT_A_NAME: &str = "CLIENT_ERROR A needs the name of an object, type::key"
 #[derive(Debug)]
 enum ObjectRequest<'k> {
     /// A method by `type:method:key:...`.
-    Named(Name<'k>),
+    Named(CallName<'k>),
     /// A method of `type::key`.
     Method { type_id: u16, method: MethodId, key: &'k [u8], arguments: Arguments<'k> },
 }
@@ -82,10 +83,10 @@ impl Engine {
                 shape.write(CallReply::Error(&refusal(registry, &named)), &mut request.cx.out.bytes);
                 if shape.is_alone() { CallProgress::Refused } else { CallProgress::Written }
             }
-            Named::Call(name) => {
+            VirtualKey::Call(name) => {
                 self.call(Types { registry, changes }, ObjectRequest::Named(name), &[], &mut request)
             }
-            Named::Object { .. } => request.error(&refusal(registry, &named)),
+            VirtualKey::Object { .. } => request.error(&refusal(registry, &named)),
         }
     }
 
@@ -169,7 +170,7 @@ impl Engine {
         &self,
         request: &Request<'_>,
         types: Types<'_>,
-        named: &Named<'_>,
+        named: &VirtualKey<'_>,
         lock: &mut ShardLock<'_>,
         cx: &mut Context<'_>,
     ) -> CallProgress {
@@ -188,10 +189,10 @@ impl Engine {
                 // Flags that change an item.
                 let changes = has_any(meta, b"TNRE");
                 match (named, flag_a(meta)) {
-                    (Named::Call(name), None) if !changes => {
+                    (VirtualKey::Call(name), None) if !changes => {
                         self.call(types, ObjectRequest::Named(*name), &[], &mut request)
                     }
-                    (Named::Object { type_id, key: own }, Some(text)) if !changes => {
+                    (VirtualKey::Object { type_id, key: own }, Some(text)) if !changes => {
                         match parse_flag(registry, *type_id, own, text, None, &mut escaped) {
                             Ok(asked) => self.call(types, asked, &[], &mut request),
                             Err(text) => request.error(&text),
@@ -200,7 +201,9 @@ impl Engine {
                     _ => request.error(&refusal(registry, named)),
                 }
             }
-            (Request::MetaSet(meta, data), Named::Object { type_id, key: own }) if meta.set.has(b'A') => {
+            (Request::MetaSet(meta, data), VirtualKey::Object { type_id, key: own })
+                if meta.set.has(b'A') =>
+            {
                 cx.step.counters.cmd_meta.add(1);
                 let (key, text) = (meta.key.bytes(), flag_a(meta).unwrap_or_default());
                 let mut request = CallCx { shape: CallForm::Set(meta), key, last: true, lock, cx };
@@ -218,12 +221,12 @@ impl Engine {
                     Err(text) => request.error(&text),
                 }
             }
-            (Request::Delete(delete), Named::Object { type_id, key: own }) => {
+            (Request::Delete(delete), VirtualKey::Object { type_id, key: own }) => {
                 let shape = CallForm::Delete { noreply: delete.noreply };
                 let mut request = CallCx { shape, key: delete.key, last: true, lock, cx };
                 self.call(types, drop(*type_id, own), &[], &mut request)
             }
-            (Request::MetaDelete(meta), Named::Object { type_id, key: own }) => {
+            (Request::MetaDelete(meta), VirtualKey::Object { type_id, key: own }) => {
                 count_meta(meta, cx);
                 let mut request =
                     CallCx { shape: CallForm::Delete2(meta), key: meta.key.bytes(), last: true, lock, cx };
@@ -348,7 +351,8 @@ impl Engine {
         let later = LaterCall { caller, request: cx.ticket.request, begun_ns: self.nanos(), own_lane };
         // Only a call that reads its own object, which is busy with it already, is over as a change. Another
         // call may change something later: then nothing of its connection may come before it.
-        let is_barrier = listing.is_none() || call.registry.definition(call.method).reads == Reads::Arguments;
+        let is_barrier =
+            listing.is_none() || call.registry.definition(call.method).reads == ReadSet::Arguments;
         let running = RunningCall::new(self, call, listing, later);
         if let Err(text) = self.begin_call(running, lock, &mut cx.step) {
             counter.errors.add(1);
@@ -363,7 +367,7 @@ impl Engine {
     fn call_script(
         &self,
         call: &Call<'_>,
-        script: &Script<'_>,
+        script: &HostedMethod<'_>,
         request: &mut CallCx<'_, '_, '_>,
     ) -> CallProgress {
         if request.cx.step.effects.postpones() {
@@ -443,13 +447,13 @@ fn parse_flag<'a>(
 }
 
 /// The reply to a command that cannot be used with this name.
-fn refusal(registry: &Registry, named: &Named<'_>) -> String {
+fn refusal(registry: &Registry, named: &VirtualKey<'_>) -> String {
     match named {
-        Named::Call(name) => {
+        VirtualKey::Call(name) => {
             let (object_type, method) = registry.names(name.method);
             format!("CLIENT_ERROR {object_type}:{method} is a method")
         }
-        Named::Object { type_id, .. } => {
+        VirtualKey::Object { type_id, .. } => {
             let name = registry.type_name(*type_id);
             format!("CLIENT_ERROR {name}:: names an object: call a method of it, or delete it")
         }

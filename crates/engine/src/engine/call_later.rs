@@ -25,7 +25,7 @@
 use std::sync::Arc;
 
 use cattlegrid_herd::Caller;
-use cattlegrid_objects::{Arguments, Listing, Reads, TooLarge, View};
+use cattlegrid_objects::{Arguments, Listing, ReadSet, StateView, TooLarge};
 
 use crate::delivered::CALL_SLOT;
 use crate::delivered::{DeliveredValue, Delivery, Verdict, Wake};
@@ -70,7 +70,7 @@ impl RunningCall {
         let taken =
             |hash, item_key: &[u8]| TakenObject { hash, item_key: item_key.into(), cas: None, ttl: None };
         let mut objects = vec![taken(call.hash, call.item_key)];
-        if call.registry.definition(call.method).reads == Reads::Arguments {
+        if call.registry.definition(call.method).reads == ReadSet::Arguments {
             // A key that is too long names no object.
             let keys = call.arguments.iter().filter_map(|key| item_key(call.type_id, key));
             objects.extend(keys.map(|key| taken(engine.hash_object(&key), &key)));
@@ -285,7 +285,7 @@ impl Engine {
             wanted.and_then(|wanted| call.objects.iter_mut().find(|object| *object.item_key == *wanted));
         let Some(object) = object else {
             // No object has so long a key.
-            listing.read(place, View::Absent, STEP_BYTES, result_max);
+            listing.read(place, StateView::Absent, STEP_BYTES, result_max);
             call.work = CallWork::Read(listing);
             return Some(call);
         };
@@ -378,7 +378,7 @@ impl Engine {
             }
             read |= 1 << place;
             let Some(key) = item_key(call.type_id, listing.keys().nth(place)?) else {
-                listing.read(place, View::Absent, AT_ONCE_BYTES, result_max);
+                listing.read(place, StateView::Absent, AT_ONCE_BYTES, result_max);
                 continue;
             };
             let hash = self.hash_object(&key);
@@ -386,7 +386,7 @@ impl Engine {
             if shard.is_busy(&key) {
                 return None;
             }
-            let (cas, ttl) = shard.read_object(hash, &key, step, |view: View<'_>, cas, ttl| {
+            let (cas, ttl) = shard.read_object(hash, &key, step, |view: StateView<'_>, cas, ttl| {
                 listing.read(place, view, AT_ONCE_BYTES, result_max);
                 (cas, ttl)
             });

@@ -14,7 +14,7 @@
 
 use std::cell::Cell;
 
-use cattlegrid_objects::{After, Script, ScriptCall, ScriptMethodId, ScriptOutcome, copy_plain};
+use cattlegrid_objects::{FollowUp, HostedMethod, ScriptCall, ScriptMethodId, ScriptOutcome, copy_plain};
 use cattlegrid_store::NEVER;
 
 use crate::engine::Engine;
@@ -65,7 +65,7 @@ impl Engine {
     pub(crate) fn run_script(
         &self,
         call: &Call<'_>,
-        script: &Script<'_>,
+        script: &HostedMethod<'_>,
         has_object: bool,
         lock: &mut ShardLock<'_>,
         step: &mut Step<'_>,
@@ -85,7 +85,7 @@ impl Engine {
     fn run_on_copy(
         &self,
         call: &Call<'_>,
-        script: &Script<'_>,
+        script: &HostedMethod<'_>,
         has_object: bool,
         plain: &mut Vec<u8>,
         lock: &mut ShardLock<'_>,
@@ -143,7 +143,7 @@ impl Engine {
                 if text.starts_with("SERVER_ERROR") {
                     step.counters.script_errors.add(1);
                 }
-                after.retain(|one| matches!(one, After::Event { .. } | After::Log(_)));
+                after.retain(|one| matches!(one, FollowUp::Event { .. } | FollowUp::Log(_)));
                 self.follow(call, after, lock, step);
                 keep_value(value);
                 return HostOutcome::Error(text);
@@ -209,7 +209,7 @@ impl Engine {
     fn copy_others(
         &self,
         call: &Call<'_>,
-        script: &Script<'_>,
+        script: &HostedMethod<'_>,
         seen: Option<ObjectCopy>,
         plain: &[u8],
         step: &Step<'_>,

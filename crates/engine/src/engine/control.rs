@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use cattlegrid_objects::Named as NamedObject;
+use cattlegrid_objects::VirtualKey as NamedObject;
 use cattlegrid_protocol::{Block, Keys, Meta, MetaFlags, Request, StoreVerb, reply};
 use cattlegrid_tags::{BumpKind, PrefixId, PurgeOutcome, TagError, TagHash};
 

@@ -6,7 +6,7 @@
 use std::cell::Cell;
 
 use cattlegrid_herd::{Caller, PeerKey, Session};
-use cattlegrid_objects::After;
+use cattlegrid_objects::FollowUp;
 use cattlegrid_tags::BumpKind;
 
 use crate::engine::Engine;
@@ -32,7 +32,7 @@ impl Engine {
     pub(crate) fn follow(
         &self,
         call: &Call<'_>,
-        after: Vec<After>,
+        after: Vec<FollowUp>,
         lock: &mut ShardLock<'_>,
         step: &mut Step<'_>,
     ) {
@@ -41,29 +41,29 @@ impl Engine {
         }
         for one in after {
             match one {
-                After::Set { key, value, ttl_s } => {
+                FollowUp::Set { key, value, ttl_s } => {
                     self.set_after(call, &call.behind(&key), &value, ttl_s, lock, step);
                 }
-                After::Invalidate(tag) => {
+                FollowUp::Invalidate(tag) => {
                     // The first use of tags takes memory from all shards.
                     lock.release();
                     // A name that is not valid was refused before.
                     let bumped = self.bump(call.prefix(), &tag, BumpKind::Hard, step);
                     debug_assert!(bumped.is_ok(), "the host has checked it");
                 }
-                After::Load(key) => {
+                FollowUp::Load(key) => {
                     let key = call.behind(&key);
                     let hash = self.hash_key(&key);
                     self.without_client(step, |cx| lock.shard(hash).load_missing(&key, hash, cx));
                     self.finish_step(lock, step);
                 }
-                After::Event { name, json } if step.interest.wants(Interest::SCRIPTS) => {
+                FollowUp::Event { name, json } if step.interest.wants(Interest::SCRIPTS) => {
                     let key = call.registry.object_name(call.type_id, call.key()).unwrap_or_default().into();
                     let kind = EventKind::Script { name: name.into(), json: json.into() };
                     step.effects.events.push((Ticket::NONE, Event { key, kind }));
                 }
-                After::Event { .. } => {}
-                After::Log(line) => step.effects.line(line),
+                FollowUp::Event { .. } => {}
+                FollowUp::Log(line) => step.effects.line(line),
             }
         }
         lock.release();

@@ -41,6 +41,7 @@ impl Engine {
     }
 
     /// Another generation of notes begins as soon as possible, if none is under way: for simulations.
+    #[cfg(any(test, fuzzing, feature = "verify"))]
     pub fn renew_notes_soon(&self) {
         let mut renewal = self.renewal();
         if let Renewal::Rests { .. } = *renewal {

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use cattlegrid_objects::{After, Moved, View};
+use cattlegrid_objects::{FollowUp, ObjectMoved, StateView};
 
 use crate::engine::Engine;
 use crate::running::ItemKey;
@@ -84,24 +84,24 @@ impl<'a, 's> World<'a, 's> {
     }
 }
 
-impl cattlegrid_objects::World for World<'_, '_> {
-    fn read(&mut self, object: usize, read: &mut dyn FnMut(View<'_>)) -> Result<(), Moved> {
+impl cattlegrid_objects::ScriptWorld for World<'_, '_> {
+    fn read(&mut self, object: usize, read: &mut dyn FnMut(StateView<'_>)) -> Result<(), ObjectMoved> {
         let (hash, item_key, cas) = match object.checked_sub(1).map(|place| self.others.get(place)) {
             None if self.call.begins_anew() => {
-                read(View::Absent);
+                read(StateView::Absent);
                 return Ok(());
             }
             None => (self.call.hash, self.call.item_key, self.seen.map(|seen| seen.cas)),
             Some(Some(OtherObject { hash, item_key: Some(item_key), cas })) => (*hash, &**item_key, *cas),
             Some(_) => {
-                read(View::Absent);
+                read(StateView::Absent);
                 return Ok(());
             }
         };
         let mut shard = self.engine.shards.lock(self.engine.shards.number(hash));
         shard.view_object(hash, item_key, false, self.step, |view, seen| {
             if seen.map(|seen| seen.cas) != cas {
-                return Err(Moved);
+                return Err(ObjectMoved);
             }
             read(view);
             Ok(())
@@ -115,19 +115,19 @@ impl cattlegrid_objects::World for World<'_, '_> {
         shard.read_plain(&key, hash, self.step, out)
     }
 
-    fn check(&self, after: &After) -> Result<(), String> {
+    fn check(&self, after: &FollowUp) -> Result<(), String> {
         match after {
-            After::Set { key, value, ttl_s: _ } => {
+            FollowUp::Set { key, value, ttl_s: _ } => {
                 let key = self.check_key(key)?;
                 if !self.engine.shared().fits(&key, 0, value.len()) {
                     return Err(format!("a value of {} bytes is larger than an item may be", value.len()));
                 }
             }
-            After::Invalidate(tag) => {
+            FollowUp::Invalidate(tag) => {
                 self.engine.shared().tag_hasher().hash(tag).map_err(|error| error.to_string())?;
             }
-            After::Load(key) => self.check_load(key)?,
-            After::Event { name, json } => {
+            FollowUp::Load(key) => self.check_load(key)?,
+            FollowUp::Event { name, json } => {
                 let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
                 if !is_plain || !(1..=EVENT_NAME_MAX).contains(&name.len()) {
                     return Err(format!(
@@ -138,7 +138,7 @@ impl cattlegrid_objects::World for World<'_, '_> {
                     return Err(format!("the table of an event is longer than {TEXT_MAX} bytes in JSON"));
                 }
             }
-            After::Log(line) => {
+            FollowUp::Log(line) => {
                 if line.len() > TEXT_MAX {
                     return Err(format!("a line of the log is longer than {TEXT_MAX} bytes"));
                 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use cattlegrid_objects::{
-    Arguments, Change, Done, Listing, MethodId, NewState, Object, ObjectState, Outcome, Registry, View,
-    prefix_of,
+    Arguments, CallResult, Listing, MethodId, NewState, Object, ObjectOutcome, ObjectState, Registry,
+    StateChange, StateView, prefix_of,
 };
 use cattlegrid_store::{
     Attributes, Found, Item, Lookup, Marks, Memory, NEVER, NewValue, PAGE_BYTES, PinnedEnds, ReclaimedItems,
@@ -50,18 +50,18 @@ pub(crate) struct Commit<'a> {
     /// The object's CAS when its state was copied; None: there was no object.
     pub(crate) seen: Option<u64>,
     pub(crate) new: Option<&'a NewState>,
-    /// The expiry to set, as in [`Done::expires_ms`].
+    /// The expiry to set, as in [`CallResult::expires_ms`].
     #[expect(clippy::option_option, reason = "as in `Done`")]
     pub(crate) expires_ms: Option<Option<u64>>,
 }
 
 impl Commit<'_> {
-    fn apply(&self, registry: &Registry, object: Object<'_>) -> Done {
+    fn apply(&self, registry: &Registry, object: Object<'_>) -> CallResult {
         match self.new {
             Some(new) => registry.commit(object, new, self.expires_ms),
-            None => Done {
-                outcome: Outcome::Value { flags: 0 },
-                change: Change::None,
+            None => CallResult {
+                outcome: ObjectOutcome::Value { flags: 0 },
+                change: StateChange::None,
                 expires_ms: self.expires_ms,
             },
         }
@@ -207,7 +207,9 @@ impl Shard {
             None => run(ObjectState::Absent, &mut new),
             Some(_) if anew => run(ObjectState::Absent, &mut new),
             Some(found) if is_tree => {
-                let failed = |done: &Done| matches!(done.outcome, Outcome::NoRoom(_) | Outcome::Error(_));
+                let failed = |done: &CallResult| {
+                    matches!(done.outcome, ObjectOutcome::NoRoom(_) | ObjectOutcome::Error(_))
+                };
                 let change = |tree: &mut Tree| run(ObjectState::Tree(tree), &mut new);
                 let done = self.store.change_tree(found, pinned_max, change, failed);
                 if !matches!(&done, Ok(done) if !failed(done))
@@ -245,15 +247,15 @@ impl Shard {
         &mut self,
         call: &Call<'_>,
         found: Option<Found>,
-        done: Done,
+        done: CallResult,
         new: &[u8],
         added: &[u64],
         now: Now,
     ) -> CallOutcome {
-        let Done { outcome, change, expires_ms } = done;
+        let CallResult { outcome, change, expires_ms } = done;
         match outcome {
-            Outcome::Error(text) => return CallOutcome::Error(text),
-            Outcome::NoRoom(bytes) => return CallOutcome::NoRoom(bytes),
+            ObjectOutcome::Error(text) => return CallOutcome::Error(text),
+            ObjectOutcome::NoRoom(bytes) => return CallOutcome::NoRoom(bytes),
             _ => {}
         }
         let expiry = expires_ms.map(|ms| ms.map_or(NEVER, |ms| second_of(now, ms)));
@@ -262,14 +264,14 @@ impl Shard {
             (found, item.value_len(), item.is_tree())
         });
         let value = match (change, before) {
-            (Change::Dropped, _) => {
+            (StateChange::Dropped, _) => {
                 if let Some(found) = found {
                     self.store.remove(call.hash, found);
                 }
                 return shown(outcome, 0, None);
             }
-            (Change::None, None) => return shown(outcome, 0, None),
-            (Change::None, Some((found, _, is_tree))) => {
+            (StateChange::None, None) => return shown(outcome, 0, None),
+            (StateChange::None, Some((found, _, is_tree))) => {
                 let found = if added.is_empty() || is_tree {
                     Ok(found)
                 } else {
@@ -283,14 +285,14 @@ impl Shard {
                 self.store.count_read(found);
                 return self.shown_object(outcome, found, now);
             }
-            (Change::Tree, before) => {
+            (StateChange::Tree, before) => {
                 let (found, ..) = before.expect("a tree that was found has changed");
                 self.store.set_cas(found, self.shared.tick());
                 let found = self.set_object_expiry(call.hash, found, expiry);
                 self.store.count_read(found);
                 return self.shown_object(outcome, found, now);
             }
-            (Change::Bytes, Some((found, len, false)))
+            (StateChange::Bytes, Some((found, len, false)))
                 if len == new.len() && added.is_empty() && !call.begins_anew() =>
             {
                 let shared = &self.shared;
@@ -303,8 +305,8 @@ impl Shard {
                 }
                 self.new_value(new)
             }
-            (Change::Bytes, _) => self.new_value(new),
-            (Change::NewTree(tree), _) => Some(NewValue::Tree(tree)),
+            (StateChange::Bytes, _) => self.new_value(new),
+            (StateChange::NewTree(tree), _) => Some(NewValue::Tree(tree)),
         };
         let Some(value) = value else { return CallOutcome::NoRoom(new.len() + PAGE_BYTES) };
         match self.put_object(call, found, expiry, value, added, now) {
@@ -519,7 +521,7 @@ impl Shard {
         }
     }
 
-    fn shown_object(&self, outcome: Outcome, found: Found, now: Now) -> CallOutcome {
+    fn shown_object(&self, outcome: ObjectOutcome, found: Found, now: Now) -> CallOutcome {
         let item = self.store.item(found);
         shown(outcome, self.shown_cas(item.cas()), left(now, item.expiry()))
     }
@@ -530,7 +532,7 @@ impl Shard {
         hash: u64,
         item_key: &[u8],
         step: &Step<'_>,
-        read: impl FnOnce(View<'_>, u64, Option<u64>) -> R,
+        read: impl FnOnce(StateView<'_>, u64, Option<u64>) -> R,
     ) -> R {
         self.view_object(hash, item_key, true, step, |view, seen| match seen {
             Some(seen) => read(view, seen.cas, left(step.now, seen.expiry)),
@@ -545,24 +547,26 @@ impl Shard {
         item_key: &[u8],
         uses: bool,
         step: &Step<'_>,
-        read: impl FnOnce(View<'_>, Option<ObjectCopy>) -> R,
+        read: impl FnOnce(StateView<'_>, Option<ObjectCopy>) -> R,
     ) -> R {
         self.advance(step);
-        let Some(found) = self.find_object(hash, item_key, step) else { return read(View::Absent, None) };
+        let Some(found) = self.find_object(hash, item_key, step) else {
+            return read(StateView::Absent, None);
+        };
         if uses {
             self.store.count_read(found);
         }
         let item = self.store.item(found);
         let seen = Some(ObjectCopy { cas: item.cas(), expiry: item.expiry() });
         if let Some(tree) = self.store.tree(found) {
-            return read(View::Tree(tree), seen);
+            return read(StateView::Tree(tree), seen);
         }
         match item.value() {
-            Value::Inline(bytes) => read(View::Bytes(bytes), seen),
+            Value::Inline(bytes) => read(StateView::Bytes(bytes), seen),
             value @ Value::Huge(_) => {
                 let mut copy = Vec::with_capacity(value.len());
                 value.copy_to(&mut copy);
-                read(View::Bytes(&copy), seen)
+                read(StateView::Bytes(&copy), seen)
             }
         }
     }
@@ -600,13 +604,13 @@ pub(crate) struct ObjectCopy {
     pub(crate) expiry: u32,
 }
 
-fn shown(outcome: Outcome, cas: u64, ttl: Option<u64>) -> CallOutcome {
+fn shown(outcome: ObjectOutcome, cas: u64, ttl: Option<u64>) -> CallOutcome {
     match outcome {
-        Outcome::Value { flags } => CallOutcome::Value { flags, cas, ttl },
-        Outcome::List { listing, .. } => CallOutcome::List(listing),
-        Outcome::Miss => CallOutcome::Miss,
-        Outcome::Error(text) => CallOutcome::Error(text),
-        Outcome::NoRoom(bytes) => CallOutcome::NoRoom(bytes),
+        ObjectOutcome::Value { flags } => CallOutcome::Value { flags, cas, ttl },
+        ObjectOutcome::List { listing, .. } => CallOutcome::List(listing),
+        ObjectOutcome::Miss => CallOutcome::Miss,
+        ObjectOutcome::Error(text) => CallOutcome::Error(text),
+        ObjectOutcome::NoRoom(bytes) => CallOutcome::NoRoom(bytes),
     }
 }
 

@@ -1,59 +1,59 @@
-//! A field as a collection of its own: the members of an object that begin with its number, and over them what a call has
-//! changed. The methods of shipped types run on it as on any other state.
+//! A field as a collection: the members of an object that begin with its number, overlaid with the changes of
+//! a call. The methods of shipped types work on it as on any other state.
 //!
 //! # Invariant
-//! * Reads see the changes of the call; what the object has is not touched.
+//! * Reads see the changes of the call; the object itself stays unchanged.
 
 use std::collections::btree_map;
 use std::ops::Bound;
 
 use cattlegrid_store::{Tree, Value};
 
-use super::{MemberChange, Pending};
-use crate::object::View;
+use super::{MemberChange, PendingChanges};
+use crate::object::StateView;
 
 /// The object that has the field.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Base<'a> {
-    /// It has no members.
+pub(crate) enum LayerBase<'a> {
+    /// The object has no members.
     Empty,
-    /// Flat members.
+    /// The object's members are bytes.
     Flat(&'a [u8]),
-    /// Members in a tree.
+    /// The object's members are in a tree.
     Tree(&'a Tree),
 }
 
-impl<'a> Base<'a> {
-    /// Of an object of a type of users' own.
-    pub(crate) fn of(view: View<'a>) -> Self {
+impl<'a> LayerBase<'a> {
+    /// The members of an object of users' own types.
+    pub(crate) fn of(view: StateView<'a>) -> Self {
         match view {
-            View::Absent | View::Layer(_) | View::Bytes([] | [0, ..]) => Self::Empty,
-            View::Bytes(bytes) => Self::Flat(bytes),
-            View::Tree(tree) => Self::Tree(tree),
+            StateView::Absent | StateView::Layer(_) | StateView::Bytes([] | [0, ..]) => Self::Empty,
+            StateView::Bytes(bytes) => Self::Flat(bytes),
+            StateView::Tree(tree) => Self::Tree(tree),
         }
     }
 
-    /// Its members.
-    pub(crate) fn view(self) -> View<'a> {
+    /// The members for reading.
+    pub(crate) fn view(self) -> StateView<'a> {
         match self {
-            Self::Empty => View::Absent,
-            Self::Flat(bytes) => View::Bytes(bytes),
-            Self::Tree(tree) => View::Tree(tree),
+            Self::Empty => StateView::Absent,
+            Self::Flat(bytes) => StateView::Bytes(bytes),
+            Self::Tree(tree) => StateView::Tree(tree),
         }
     }
 }
 
-/// See the module's text.
+/// A field of an object with the changes of a call.
 #[derive(Debug, Clone, Copy)]
 pub struct Layer<'a> {
-    pub(super) base: Base<'a>,
-    pub(super) pending: &'a Pending,
+    pub(super) base: LayerBase<'a>,
+    pub(super) pending: &'a PendingChanges,
     pub(super) field: u8,
 }
 
 impl<'a> Layer<'a> {
     /// The field with this number of an object.
-    pub(crate) fn new(base: Base<'a>, pending: &'a Pending, field: u8) -> Self {
+    pub(crate) fn new(base: LayerBase<'a>, pending: &'a PendingChanges, field: u8) -> Self {
         Self { base, pending, field }
     }
 
@@ -79,11 +79,12 @@ impl<'a> Layer<'a> {
         (base.before(&key) - base.before(&[self.field])).saturating_add_signed(self.delta_before(&key))
     }
 
-    /// The member with this many before it.
+    /// The member at this position, from 0.
     pub(crate) fn nth(self, place: u64) -> Option<(&'a [u8], Value<'a>)> {
         let base = self.base.view();
         let first = base.before(&[self.field]);
-        // The changes, and what those before each add to the number of members. Their places ascend.
+        // The positions of the changes, and the sum of differences that the changes before each make. The
+        // positions ascend.
         let mut sum = 0;
         let changes: Vec<(&'a [u8], &'a MemberChange, i64)> = self
             .range(Bound::Included(&[self.field]), Bound::Excluded(&[self.field + 1]))
@@ -97,7 +98,7 @@ impl<'a> Layer<'a> {
             (base.before(key) - first).saturating_add_signed(*before)
         };
         let after = changes.partition_point(|change| place_of(change) <= place);
-        // Of changes at one place the last is a member that is there, if any is.
+        // Of several changes at one position, a member that is present is the last.
         let mut moved = 0;
         if let Some(last @ (key, own, before)) = after.checked_sub(1).and_then(|place| changes.get(place)) {
             if let Some(value) = own.value.as_deref().filter(|_| place_of(last) == place) {
@@ -114,7 +115,7 @@ impl<'a> Layer<'a> {
         self.nth(self.members().checked_sub(1)?)
     }
 
-    /// As [`View::scan`].
+    /// Calls `each` with members in order, like [`StateView::scan`].
     pub(crate) fn scan(self, from: Bound<&[u8]>, each: &mut dyn FnMut(&[u8], Value<'_>) -> bool) {
         let from = from.map(|key| self.key(key));
         let from = match &from {
@@ -125,7 +126,7 @@ impl<'a> Layer<'a> {
         self.merge(changes, |own, key| own < key, |show| self.base.view().scan(from, show), each);
     }
 
-    /// As [`View::scan_back`].
+    /// Calls `each` with members in descending order, like [`StateView::scan_back`].
     pub(crate) fn scan_back(self, from: Bound<&[u8]>, each: &mut dyn FnMut(&[u8], Value<'_>) -> bool) {
         let from = from.map(|key| self.key(key));
         let end = [self.field + 1];
@@ -137,7 +138,8 @@ impl<'a> Layer<'a> {
         self.merge(changes, |own, key| own > key, |show| self.base.view().scan_back(from, show), each);
     }
 
-    /// Shows the members that `scan` shows, with the changes of the call. `is_before`: in the order of both.
+    /// Calls `each` with the members that `scan` finds, merged with the call's changes. `is_before`: the
+    /// order of both.
     fn merge(
         self,
         changes: impl Iterator<Item = (&'a Box<[u8]>, &'a MemberChange)>,
@@ -176,7 +178,7 @@ impl<'a> Layer<'a> {
         self.pending.changes.range::<[u8], _>((from, to))
     }
 
-    /// What the changes before a key of the object add to the number of members.
+    /// The difference in the number of members that changes before a key of the object make.
     fn delta_before(self, key: &[u8]) -> i64 {
         let before = self.range(Bound::Included(&[self.field]), Bound::Excluded(key));
         before.map(|(_, own)| own.delta()).sum()
@@ -184,7 +186,7 @@ impl<'a> Layer<'a> {
 }
 
 impl MemberChange {
-    /// Shows a member if it is there; false: enough.
+    /// Calls `each` with a member, if it is present; false: no more are wanted.
     fn show(&self, key: &[u8], each: &mut dyn FnMut(&[u8], Value<'_>) -> bool) -> bool {
         self.value.as_deref().is_none_or(|value| each(&key[1..], Value::Inline(value)))
     }

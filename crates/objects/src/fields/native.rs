@@ -1,51 +1,51 @@
-//! Fields as native collections: the methods of shipped types, run on a field.
+//! Fields with the methods of shipped types.
 //!
-//! Members of a field are those of the type's state. A `ring`'s state is bytes, in parts as the plain state is, and so is that of an
-//! `hll` until its registers are many.
+//! The members of a field are those of the type's state. The state of a `ring` is bytes in parts, like the
+//! plain state; so is the state of an `hll` while it has few registers.
 
 use std::ops::Bound;
 use std::sync::{Arc, LazyLock};
 
 use cattlegrid_store::{Memory, Value};
 
-use super::{Base, Layer, PART_BYTES, Pending};
+use super::{Layer, LayerBase, PART_BYTES, PendingChanges};
 use crate::arguments::{ARGUMENTS_MAX, Arguments};
 use crate::calendar::Zone;
-use crate::call::{CallError, Frame, Reply};
+use crate::call::{CallContext, CallError, MethodReply};
 use crate::method::ObjectType;
 use crate::native;
 use crate::native::score::{SPACE, ScoreKey};
-use crate::native::set::Draws;
+use crate::native::set::SplitMix64;
 use crate::native::topk::{ORDER as TOPK_ORDER, order_parts};
 use crate::number::push_whole;
-use crate::object::{Change, FieldBase, Object, ObjectState, View};
+use crate::object::{FieldBase, Object, ObjectState, StateChange, StateView};
 use crate::settings::{Settings, TypeSettings};
 
-/// What a field is.
+/// The kind of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldKind {
-    /// As the type `set`.
+    /// A field like the type `set`.
     Set,
-    /// `map`.
+    /// A field like the type `map`.
     Map,
-    /// `swcounter`.
+    /// A field like the type `swcounter`.
     Ring,
-    /// `topk`.
+    /// A field like the type `topk`.
     Topk,
-    /// `hll`.
+    /// A field like the type `hll`.
     Hll,
-    /// `bloom`.
+    /// A field like the type `bloom`.
     Bloom,
-    /// `board`.
+    /// A field like the type `board`.
     Zset,
 }
 
 impl FieldKind {
-    /// All of them, in the order of their numbers from 1.
+    /// All kinds, in the order of their numbers, from 1.
     pub const ALL: [Self; 7] =
         [Self::Set, Self::Map, Self::Ring, Self::Topk, Self::Hll, Self::Bloom, Self::Zset];
 
-    /// Its number in states, which stays what it is.
+    /// The number in states, which never changes.
     pub fn number(self) -> u8 {
         self as u8 + 1
     }
@@ -55,7 +55,7 @@ impl FieldKind {
         Self::ALL.get(usize::from(number).checked_sub(1)?).copied()
     }
 
-    /// The name of the type whose methods it has.
+    /// The name of the type with the methods of this kind.
     pub fn type_name(self) -> &'static str {
         match self {
             Self::Set => "set",
@@ -68,7 +68,8 @@ impl FieldKind {
         }
     }
 
-    /// The first byte of keys by which members are in an order of their own: each has another key, which it is found by.
+    /// The first byte of the members' second keys, which have the order of the kind; None: it has no such
+    /// order.
     fn order(self) -> Option<u8> {
         match self {
             Self::Zset => Some(SPACE),
@@ -88,21 +89,21 @@ impl FieldKind {
 pub struct FieldCall<'a> {
     /// The field's number.
     pub field: u8,
-    /// What it is.
+    /// The field's kind.
     pub kind: FieldKind,
-    /// A method of the type, by its name.
+    /// The name of a method of the type.
     pub method: &'a str,
-    /// Its arguments.
+    /// The method's arguments.
     pub arguments: &'a Arguments<'a>,
-    /// Milliseconds of the Unix time.
+    /// The time of the call: Unix time in milliseconds.
     pub now_ms: u64,
-    /// Another number for each call.
+    /// A number that differs in each call.
     pub random: u64,
 }
 
 /// Methods that may change a field.
 const WRITES: [&str; 8] = ["put", "add", "delete", "remove", "pop", "incr", "hit", "merge"];
-/// Those that put members, also in place, which cannot fail.
+/// Methods that put members, or change them in place, which cannot fail.
 const PUTS: [&str; 4] = ["put", "add", "incr", "hit"];
 
 impl FieldCall<'_> {
@@ -114,45 +115,51 @@ impl FieldCall<'_> {
 
 static SETTINGS: LazyLock<Settings> = LazyLock::new(Settings::default);
 static TYPE_SETTINGS: LazyLock<TypeSettings> = LazyLock::new(|| TypeSettings::new("field"));
-/// Memory for the states of a call that is under way: an `hll` has 12 KiB.
+/// Memory for states of calls in progress; an `hll` has 12 KiB.
 static SCRATCH: LazyLock<Option<Arc<Memory>>> = LazyLock::new(|| Memory::new(16 << 20).ok());
 
-impl Pending {
-    /// Makes a field with this number, from [`Pending::make`], by the type's `new`.
+impl PendingChanges {
+    /// Makes a field with this number, which [`PendingChanges::make`] has returned, by the type's `new`.
     ///
     /// # Errors
-    /// What is wrong with the arguments, or which limit the call has reached.
+    /// The arguments are wrong, or the call has reached a limit.
     pub fn begin(&mut self, call: &FieldCall<'_>) -> Result<(), String> {
         self.note_kind(call);
         let mut new = Vec::new();
         let ran = run(call, "new", ObjectState::Absent, &mut new, &mut Vec::new()).map_err(text)?;
         match ran {
-            (Change::Bytes, true) => self.take(Base::Empty, call, &new),
+            (StateChange::Bytes, true) => self.take(LayerBase::Empty, call, &new),
             _ => Err("has arguments that its type refuses".to_owned()),
         }
     }
 
-    /// Runs a method of a field of the object `view`. The value of the reply is appended to `out`; false: a miss.
+    /// Runs a method of a field of the object `view`, and appends the value of the reply to `out`; false: a
+    /// miss.
     ///
     /// # Errors
-    /// What is wrong with the arguments, or which limit the call has reached: the field is as it was.
-    pub fn call(&mut self, view: View<'_>, call: &FieldCall<'_>, out: &mut Vec<u8>) -> Result<bool, String> {
+    /// The arguments are wrong, or the call has reached a limit; the field is unchanged.
+    pub fn call(
+        &mut self,
+        view: StateView<'_>,
+        call: &FieldCall<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, String> {
         self.note_kind(call);
         if PUTS.contains(&call.method) {
             self.check(1, 0).map_err(text)?;
         }
-        self.whole(|pending| pending.run(Base::of(view), call, out))
+        self.run_or_undo(|pending| pending.run(LayerBase::of(view), call, out))
     }
 
-    fn run(&mut self, base: Base<'_>, call: &FieldCall<'_>, out: &mut Vec<u8>) -> Result<bool, String> {
-        let layer = View::Layer(Layer::new(base, self, call.field));
+    fn run(&mut self, base: LayerBase<'_>, call: &FieldCall<'_>, out: &mut Vec<u8>) -> Result<bool, String> {
+        let layer = StateView::Layer(Layer::new(base, self, call.field));
         let is_bytes = match call.kind {
             FieldKind::Ring => true,
             FieldKind::Hll => layer.member(&[1, 0]).is_none(),
             _ => false,
         };
         if !is_bytes {
-            // A shipped map shows a value that is long in pieces.
+            // A map of the shipped type shows a long value in pieces.
             if let (FieldKind::Map, "get", Some(key), 1) =
                 (call.kind, call.method, call.arguments.get(0), call.arguments.len())
                 && let Some(value) = layer.member(key)
@@ -170,9 +177,9 @@ impl Pending {
         let (change, replied) =
             run(call, call.method, ObjectState::Bytes(&bytes), &mut new, out).map_err(text)?;
         match change {
-            Change::Bytes => self.take(base, call, &new)?,
-            Change::NewTree(tree) => {
-                // The registers of an `hll` have become many.
+            StateChange::Bytes => self.take(base, call, &new)?,
+            StateChange::NewTree(tree) => {
+                // The `hll` has changed to the form for many registers.
                 for place in 0..=bytes.len() / PART_BYTES {
                     self.remove(base, call.field, &part(place));
                 }
@@ -196,8 +203,8 @@ impl Pending {
         }
     }
 
-    /// Takes a state that a method has left as bytes; it has never fewer parts than before.
-    fn take(&mut self, base: Base<'_>, call: &FieldCall<'_>, new: &[u8]) -> Result<(), String> {
+    /// Takes the bytes that a method has left as the state; they never have fewer parts than before.
+    fn take(&mut self, base: LayerBase<'_>, call: &FieldCall<'_>, new: &[u8]) -> Result<(), String> {
         let field = call.field;
         match call.kind {
             FieldKind::Ring | FieldKind::Hll => {
@@ -211,7 +218,7 @@ impl Pending {
             }
             _ => {
                 let mut failed = None;
-                View::Bytes(new).scan(Bound::Unbounded, |key, value| {
+                StateView::Bytes(new).scan(Bound::Unbounded, |key, value| {
                     if let Value::Inline(value) = value {
                         failed = self.put(base, field, key, value).err();
                     }
@@ -230,8 +237,8 @@ fn run(
     state: ObjectState<'_>,
     new: &mut Vec<u8>,
     out: &mut Vec<u8>,
-) -> Result<(Change, bool), CallError> {
-    // Of shipped types only `set` says how many members were removed.
+) -> Result<(StateChange, bool), CallError> {
+    // Of the shipped types, only `set` returns the number of removed members.
     let object_type = match (call.kind, name) {
         (FieldKind::Map, "remove") => FieldKind::Set.object_type(),
         (kind, _) => kind.object_type(),
@@ -242,7 +249,7 @@ fn run(
     };
     let (least, most) = method.arguments;
     let count = call.arguments.len();
-    // A method that takes any number of a client's arguments takes any number of a script's.
+    // A method without a limit of arguments for clients has none for scripts.
     if count < least || (count > most && most < ARGUMENTS_MAX) {
         return Err(CallError::Client(format!("takes {}", method.usage)));
     }
@@ -250,16 +257,17 @@ fn run(
     let mut object = Object::new(b"", state, new, memory, None);
     let from = out.len();
     let (now_ms, random) = (call.now_ms, call.random);
-    let mut frame = Frame { now_ms, random, settings: &SETTINGS, own: &TYPE_SETTINGS, zone: &Zone::UTC, out };
-    let reply = run(&mut object, call.arguments, &mut frame)?;
+    let mut context =
+        CallContext { now_ms, random, settings: &SETTINGS, own: &TYPE_SETTINGS, zone: &Zone::UTC, out };
+    let reply = run(&mut object, call.arguments, &mut context)?;
     let (change, _) = object.finish();
     match reply {
-        Reply::Value | Reply::Json => Ok((change, true)),
-        Reply::Miss => {
+        MethodReply::Value | MethodReply::Json => Ok((change, true)),
+        MethodReply::Miss => {
             out.truncate(from);
             Ok((change, false))
         }
-        Reply::List(_) => Err(CallError::Client("is too long for a script".to_owned())),
+        MethodReply::List(_) => Err(CallError::Client("is too long for a script".to_owned())),
     }
 }
 
@@ -270,55 +278,55 @@ fn text(error: CallError) -> String {
     }
 }
 
-/// The key of a part of a state that is bytes.
+/// The key of a part of a state that consists of bytes.
 fn part(place: usize) -> Vec<u8> {
     if place == 0 { Vec::new() } else { vec![place as u8] }
 }
 
-fn copy_state(layer: View<'_>, out: &mut Vec<u8>) {
+fn copy_state(layer: StateView<'_>, out: &mut Vec<u8>) {
     for place in 0..usize::from(u8::MAX) {
         let Some(value) = layer.member(&part(place)) else { return };
         value.copy_to(out);
     }
 }
 
-/// Up to `n` different places below `len`, ascending. Each selection is as likely as any other.
+/// Up to `n` distinct positions below `len`, ascending. All selections are equally likely.
 pub fn random_places(random: u64, n: u64, len: u64) -> Vec<u64> {
-    Draws(random).places(n, len)
+    SplitMix64(random).places(n, len)
 }
 
-/// Where rows of a field begin.
+/// The first row of a field, and the direction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Order {
+pub enum RowOrder {
     /// The first member, ascending; of a `zset` the highest score.
     First,
     /// The last member, descending; of a `zset` the lowest score.
     Last,
-    /// The member with this many before it, ascending.
+    /// The member at this position from 0, ascending.
     Nth(u64),
 }
 
-/// Reads members of a `set`, `map`, `zset` or `topk` in pieces, under a lock each.
+/// Reads members of a `set`, `map`, `zset` or `topk` in pieces, each under a lock.
 #[derive(Debug)]
-pub struct Rows {
+pub struct FieldRows {
     kind: FieldKind,
     field: u8,
-    order: Order,
+    order: RowOrder,
     left: u64,
     /// The key of the last member that was read.
     after: Option<Vec<u8>>,
 }
 
-impl Rows {
-    /// Most members that are read at once.
+impl FieldRows {
+    /// The most members in one read.
     pub const PIECE: usize = 256;
 
-    /// Up to `most` members.
-    pub fn new(kind: FieldKind, field: u8, order: Order, most: u64) -> Self {
+    /// Reads up to `most` members.
+    pub fn new(kind: FieldKind, field: u8, order: RowOrder, most: u64) -> Self {
         Self { kind, field, order, left: most, after: None }
     }
 
-    /// The same, behind the member whose key is [`Rows::last`].
+    /// Continues after the member whose key [`FieldRows::last`] has returned.
     #[must_use]
     pub fn behind(self, last: Vec<u8>) -> Self {
         Self { after: Some(last), ..self }
@@ -329,32 +337,33 @@ impl Rows {
         self.after.as_deref()
     }
 
-    /// Calls `each` with the next members, until it returns false: of a `map` and a `set` with key and value, of a `zset` and a `topk`
-    /// with the member and the text of its score or count. True: there may be more.
+    /// Calls `each` with the next members, until it returns false. It gets the key and the value for a `map`
+    /// and a `set`, and the member and the text of its score or count for a `zset` and a `topk`. True: there
+    /// may be more members.
     pub fn read(
         &mut self,
-        view: View<'_>,
-        pending: &Pending,
+        view: StateView<'_>,
+        pending: &PendingChanges,
         mut each: impl FnMut(&[u8], Value<'_>) -> bool,
     ) -> bool {
-        let view = View::Layer(Layer::new(Base::of(view), pending, self.field));
+        let view = StateView::Layer(Layer::new(LayerBase::of(view), pending, self.field));
         let order = self.kind.order();
         let space = order.as_slice();
-        let is_back = self.order == Order::Last;
+        let is_back = self.order == RowOrder::Last;
         let nth;
         let after_space = [SPACE + 1];
         let from = match (&self.after, &self.order) {
             (Some(key), _) => Bound::Excluded(&**key),
-            (None, Order::Nth(place)) => match view.nth(*place) {
+            (None, RowOrder::Nth(place)) => match view.nth(*place) {
                 Some((key, _)) => {
                     nth = key.to_vec();
                     Bound::Included(&*nth)
                 }
                 None => return false,
             },
-            (None, Order::Last) if self.kind == FieldKind::Zset => Bound::Excluded(after_space.as_slice()),
-            (None, Order::First) => Bound::Included(space),
-            (None, Order::Last) => Bound::Unbounded,
+            (None, RowOrder::Last) if self.kind == FieldKind::Zset => Bound::Excluded(after_space.as_slice()),
+            (None, RowOrder::First) => Bound::Included(space),
+            (None, RowOrder::Last) => Bound::Unbounded,
         };
         let (mut count, mut after) = (0, None);
         let most = usize::try_from(self.left).unwrap_or(Self::PIECE).min(Self::PIECE);
@@ -393,19 +402,19 @@ impl Rows {
     }
 }
 
-/// Appends a field as JSON if it is no `set`, `map` or `zset`, which [`Rows`] read.
-pub fn dump_field(view: View<'_>, kind: FieldKind, field: u8, out: &mut Vec<u8>) {
+/// Appends a field as JSON, unless it is a `set`, `map` or `zset`, which [`FieldRows`] reads.
+pub fn dump_field(view: StateView<'_>, kind: FieldKind, field: u8, out: &mut Vec<u8>) {
     let Some(dump) = kind.object_type().dump else { return };
-    let pending = Pending::NONE;
-    let layer = View::Layer(Layer::new(Base::of(view), &pending, field));
+    let pending = PendingChanges::NONE;
+    let layer = StateView::Layer(Layer::new(LayerBase::of(view), &pending, field));
     let mut bytes = Vec::new();
     let is_bytes = kind == FieldKind::Ring || (kind == FieldKind::Hll && layer.member(&[1, 0]).is_none());
     if is_bytes {
         copy_state(layer, &mut bytes);
     }
-    let state = if is_bytes { View::Bytes(&bytes) } else { layer };
+    let state = if is_bytes { StateView::Bytes(&bytes) } else { layer };
     let mut unused = Vec::new();
-    let frame = Frame {
+    let context = CallContext {
         now_ms: 0,
         random: 0,
         settings: &SETTINGS,
@@ -413,5 +422,5 @@ pub fn dump_field(view: View<'_>, kind: FieldKind, field: u8, out: &mut Vec<u8>)
         zone: &Zone::UTC,
         out: &mut unused,
     };
-    dump(state, &frame, out);
+    dump(state, &context, out);
 }

@@ -1,4 +1,4 @@
-//! Fields against sorted maps, over flat and tree states, in much memory and in little.
+//! Tests of fields against sorted maps, on flat states and trees, with much and with little memory.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -9,23 +9,23 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::arguments::Arguments;
-use crate::object::{Change, FieldBase, ObjectState};
+use crate::object::{FieldBase, ObjectState, StateChange};
 
 type Model = BTreeMap<u8, BTreeMap<Vec<u8>, Vec<u8>>>;
 
 #[derive(Debug)]
-enum Kept {
+enum StoredObject {
     Absent,
     Bytes(Vec<u8>),
     Tree(Box<Tree>),
 }
 
-impl Kept {
-    fn view(&self) -> View<'_> {
+impl StoredObject {
+    fn view(&self) -> StateView<'_> {
         match self {
-            Self::Absent => View::Absent,
-            Self::Bytes(bytes) => View::Bytes(bytes),
-            Self::Tree(tree) => View::Tree(tree),
+            Self::Absent => StateView::Absent,
+            Self::Bytes(bytes) => StateView::Bytes(bytes),
+            Self::Tree(tree) => StateView::Tree(tree),
         }
     }
 
@@ -33,7 +33,7 @@ impl Kept {
         self.commit_if(memory, new, true)
     }
 
-    /// `may_grow`: there is memory.
+    /// Commits `new`; `may_grow`: whether memory is available.
     fn commit_if(&mut self, memory: &Arc<Memory>, new: &NewState, may_grow: bool) -> Result<(), CallError> {
         let mut buffer = Vec::new();
         let state = match self {
@@ -46,33 +46,33 @@ impl Kept {
         apply(&mut object, new)?;
         drop(others);
         match object.finish().0 {
-            Change::None | Change::Tree => {}
-            Change::Bytes => *self = Self::Bytes(buffer),
-            Change::NewTree(tree) => *self = Self::Tree(tree),
-            Change::Dropped => *self = Self::Absent,
+            StateChange::None | StateChange::Tree => {}
+            StateChange::Bytes => *self = Self::Bytes(buffer),
+            StateChange::NewTree(tree) => *self = Self::Tree(tree),
+            StateChange::Dropped => *self = Self::Absent,
         }
         Ok(())
     }
 
-    /// Changes a field as a shipped method does.
+    /// Changes a field in the way of a shipped method.
     fn change<R>(
         &self,
         memory: &Arc<Memory>,
-        pending: &mut Pending,
+        pending: &mut PendingChanges,
         field: u8,
         act: impl FnOnce(&mut Members<'_, '_>) -> R,
     ) -> R {
         let mut buffer = Vec::new();
-        let state = ObjectState::Field { base: FieldBase(Base::of(self.view())), pending, field };
+        let state = ObjectState::Field { base: FieldBase(LayerBase::of(self.view())), pending, field };
         let mut object = Object::new(b"k", state, &mut buffer, memory, None);
         let result = act(&mut object.members());
-        assert!(matches!(object.finish().0, Change::None), "only what is pending changes");
+        assert!(matches!(object.finish().0, StateChange::None), "only what is pending changes");
         result
     }
 
-    fn check(&self, pending: &Pending, model: &Model, at: &[u8]) {
+    fn check(&self, pending: &PendingChanges, model: &Model, at: &[u8]) {
         for (field, own) in model {
-            let view = View::Layer(Layer::new(Base::of(self.view()), pending, *field));
+            let view = StateView::Layer(Layer::new(LayerBase::of(self.view()), pending, *field));
             let copy = |(key, value): (&[u8], Value<'_>)| {
                 let mut bytes = Vec::new();
                 value.copy_to(&mut bytes);
@@ -113,42 +113,42 @@ impl Kept {
 }
 
 #[derive(Debug, Clone)]
-enum Op {
+enum FieldOp {
     Put(u8, u8, usize),
     Overwrite(u8, u8),
     Remove(u8, u8),
-    /// A field is dropped, and another is made.
+    /// Drop a field, and make another.
     Renew(u8),
     Commit(usize),
     Discard,
 }
 
-fn op() -> impl Strategy<Value = Op> {
+fn op() -> impl Strategy<Value = FieldOp> {
     let field = || 0..3_u8;
     prop_oneof![
         12 => (field(), any::<u8>(), prop_oneof![5 => 0..60_usize, 1 => 0..3000_usize])
-            .prop_map(|(field, key, len)| Op::Put(field, key, len)),
-        2 => (field(), any::<u8>()).prop_map(|(field, key)| Op::Overwrite(field, key)),
-        6 => (field(), any::<u8>()).prop_map(|(field, key)| Op::Remove(field, key)),
-        1 => field().prop_map(Op::Renew),
-        3 => prop_oneof![4 => 0..200_usize, 4 => 0..5000_usize, 1 => 250_000..270_000_usize].prop_map(Op::Commit),
-        1 => Just(Op::Discard),
+            .prop_map(|(field, key, len)| FieldOp::Put(field, key, len)),
+        2 => (field(), any::<u8>()).prop_map(|(field, key)| FieldOp::Overwrite(field, key)),
+        6 => (field(), any::<u8>()).prop_map(|(field, key)| FieldOp::Remove(field, key)),
+        1 => field().prop_map(FieldOp::Renew),
+        3 => prop_oneof![4 => 0..200_usize, 4 => 0..5000_usize, 1 => 250_000..270_000_usize].prop_map(FieldOp::Commit),
+        1 => Just(FieldOp::Discard),
     ]
 }
 
-/// Returns commits that found no room. `grows`: of this many commits one may let the object grow.
-fn run(ops: &[Op], memory_bytes: usize, grows: usize) -> usize {
+/// Returns the number of commits without room. `grows`: one commit in this many may let the object grow.
+fn run(ops: &[FieldOp], memory_bytes: usize, grows: usize) -> usize {
     let memory = Memory::new(memory_bytes).unwrap();
-    let (mut kept, mut plain, mut refused) = (Kept::Absent, Vec::new(), 0);
-    // Three fields, by their numbers.
+    let (mut kept, mut plain, mut refused) = (StoredObject::Absent, Vec::new(), 0);
+    // The numbers of three fields.
     let (mut fields, mut committed_fields) = ([0_u8; 3], [0_u8; 3]);
-    let mut pending = Pending::default();
+    let mut pending = PendingChanges::default();
     let (mut model, mut committed) = (Model::new(), Model::new());
     let list = |fields: &[u8; 3]| fields.iter().copied().filter(|number| *number > 0).collect::<Vec<_>>();
     for (n, op) in ops.iter().enumerate() {
         let mut at = vec![1];
         match op {
-            Op::Put(field, key, _) | Op::Overwrite(field, key) | Op::Remove(field, key) => {
+            FieldOp::Put(field, key, _) | FieldOp::Overwrite(field, key) | FieldOp::Remove(field, key) => {
                 at = vec![*key; usize::from(*key) % 40 + 1];
                 let number = &mut fields[usize::from(*field)];
                 if *number == 0 {
@@ -158,12 +158,12 @@ fn run(ops: &[Op], memory_bytes: usize, grows: usize) -> usize {
                 let own = model.get_mut(number).unwrap();
                 let value = |len: usize| vec![n as u8; len];
                 kept.change(&memory, &mut pending, *number, |members| match op {
-                    Op::Put(_, _, len) => match members.put(&at, &value(*len)) {
+                    FieldOp::Put(_, _, len) => match members.put(&at, &value(*len)) {
                         Ok(is_new) => assert_eq!(is_new, own.insert(at.clone(), value(*len)).is_none()),
                         Err(CallError::Client(text)) => assert!(text.contains("only one value"), "{text}"),
                         Err(error) => panic!("{error:?}"),
                     },
-                    Op::Remove(..) => assert_eq!(members.remove(&at), own.remove(&at).is_some()),
+                    FieldOp::Remove(..) => assert_eq!(members.remove(&at), own.remove(&at).is_some()),
                     _ => match members.get_mut(&at) {
                         Some(value) => {
                             value.fill(n as u8);
@@ -173,21 +173,21 @@ fn run(ops: &[Op], memory_bytes: usize, grows: usize) -> usize {
                     },
                 });
             }
-            Op::Renew(field) => {
+            FieldOp::Renew(field) => {
                 let number = &mut fields[usize::from(*field)];
                 model.remove(number);
                 *number = pending.make(kept.view(), &list(&committed_fields)).unwrap();
                 assert_eq!(model.insert(*number, BTreeMap::new()), None, "a number is not used twice");
             }
-            Op::Commit(len) => {
+            FieldOp::Commit(len) => {
                 let mut fields_pending = std::mem::take(&mut pending);
-                fields_pending.settle(&list(&fields));
+                fields_pending.keep_fields(&list(&fields));
                 let new = NewState { plain: vec![n as u8; *len], fields: fields_pending, tags: Vec::new() };
                 let may_grow = n.is_multiple_of(grows);
                 match kept.commit_if(&memory, &new, may_grow) {
                     Ok(()) => {
                         (plain, committed, committed_fields) = (new.plain, model.clone(), fields);
-                        let in_use = InUse::read(kept.view());
+                        let in_use = FieldNumbers::read(kept.view());
                         assert_eq!(in_use.used, list(&fields));
                     }
                     Err(error) => {
@@ -196,11 +196,11 @@ fn run(ops: &[Op], memory_bytes: usize, grows: usize) -> usize {
                     }
                 }
                 let mut copy = vec![7];
-                assert_eq!(copy_plain(kept.view(), &mut copy), !matches!(kept, Kept::Absent));
+                assert_eq!(copy_plain(kept.view(), &mut copy), !matches!(kept, StoredObject::Absent));
                 assert_eq!(copy, plain);
             }
-            Op::Discard => {
-                pending = Pending::default();
+            FieldOp::Discard => {
+                pending = PendingChanges::default();
                 (model, fields) = (committed.clone(), committed_fields);
             }
         }
@@ -228,71 +228,71 @@ proptest! {
     }
 }
 
-fn state(plain: &[u8], fields: Pending) -> NewState {
+fn state(plain: &[u8], fields: PendingChanges) -> NewState {
     NewState { plain: plain.to_vec(), fields, tags: Vec::new() }
 }
 
 #[test]
 fn a_state_without_fields_is_bytes() {
     let memory = Memory::new(1 << 20).unwrap();
-    let mut kept = Kept::Absent;
-    kept.commit(&memory, &state(b"abc", Pending::default())).unwrap();
-    assert!(matches!(&kept, Kept::Bytes(bytes) if bytes == b"\0abc"));
-    let mut pending = Pending::default();
+    let mut kept = StoredObject::Absent;
+    kept.commit(&memory, &state(b"abc", PendingChanges::default())).unwrap();
+    assert!(matches!(&kept, StoredObject::Bytes(bytes) if bytes == b"\0abc"));
+    let mut pending = PendingChanges::default();
     let number = pending.make(kept.view(), &[]).unwrap();
     kept.change(&memory, &mut pending, number, |members| members.put(b"m", b"")).unwrap();
-    pending.settle(&[number]);
+    pending.keep_fields(&[number]);
     kept.commit(&memory, &state(b"abc", pending)).unwrap();
-    assert!(matches!(&kept, Kept::Bytes(bytes) if bytes[0] == 1));
-    let mut pending = Pending::default();
-    pending.settle(&[]);
+    assert!(matches!(&kept, StoredObject::Bytes(bytes) if bytes[0] == 1));
+    let mut pending = PendingChanges::default();
+    pending.keep_fields(&[]);
     kept.commit(&memory, &state(b"d", pending)).unwrap();
-    assert!(matches!(&kept, Kept::Bytes(bytes) if bytes == b"\0d"), "bytes again");
+    assert!(matches!(&kept, StoredObject::Bytes(bytes) if bytes == b"\0d"), "bytes again");
 }
 
 #[test]
 fn a_dropped_field_is_cleared_a_few_members_at_a_time() {
     let memory = Memory::new(4 << 20).unwrap();
-    let mut kept = Kept::Absent;
-    let mut pending = Pending::default();
+    let mut kept = StoredObject::Absent;
+    let mut pending = PendingChanges::default();
     let number = pending.make(kept.view(), &[]).unwrap();
     for n in 0..500_u16 {
         kept.change(&memory, &mut pending, number, |members| members.put(&n.to_be_bytes(), b"v")).unwrap();
     }
-    pending.settle(&[number]);
+    pending.keep_fields(&[number]);
     kept.commit(&memory, &state(b"p", pending)).unwrap();
-    let left = |kept: &Kept| kept.view().members() - 2;
+    let left = |kept: &StoredObject| kept.view().members() - 2;
     assert_eq!(left(&kept), 500);
-    let mut pending = Pending::default();
+    let mut pending = PendingChanges::default();
     let other = pending.make(kept.view(), &[number]).unwrap();
     assert_ne!(other, number);
-    pending.settle(&[other]);
+    pending.keep_fields(&[other]);
     kept.commit(&memory, &state(b"p", pending)).unwrap();
     assert_eq!(left(&kept), 500 - CLEAR_AT_ONCE as u64);
     let mut calls = 0;
     while left(&kept) > 0 {
-        let made = Pending::default().make(kept.view(), &[other]).unwrap();
+        let made = PendingChanges::default().make(kept.view(), &[other]).unwrap();
         assert!(made != number && made != other, "{number} is not used before it is clear");
-        // Of the same length, so it takes effect although the object may not grow.
+        // The length is unchanged, so that it takes effect although the object may not grow.
         let plain = [b'a' + calls as u8 % 20];
-        kept.commit_if(&memory, &state(&plain, Pending::default()), false).unwrap();
+        kept.commit_if(&memory, &state(&plain, PendingChanges::default()), false).unwrap();
         let mut copy = Vec::new();
         assert!(copy_plain(kept.view(), &mut copy) && copy == plain);
         calls += 1;
     }
     assert_eq!(calls, (500 - CLEAR_AT_ONCE).div_ceil(CLEAR_LATER));
-    kept.commit(&memory, &state(b"p", Pending::default())).unwrap();
-    assert_eq!(Pending::default().make(kept.view(), &[other]), Some(number));
+    kept.commit(&memory, &state(b"p", PendingChanges::default())).unwrap();
+    assert_eq!(PendingChanges::default().make(kept.view(), &[other]), Some(number));
 }
 
 #[test]
 fn limits() {
     let memory = Memory::new(4 << 20).unwrap();
-    let (kept, mut pending) = (Kept::Absent, Pending::default());
+    let (kept, mut pending) = (StoredObject::Absent, PendingChanges::default());
     for n in 0..PENDING_MAX as u16 {
         kept.change(&memory, &mut pending, 1, |members| members.put(&n.to_be_bytes(), b"")).unwrap();
     }
-    let put = |pending: &mut Pending, key: &[u8], value: &[u8]| {
+    let put = |pending: &mut PendingChanges, key: &[u8], value: &[u8]| {
         kept.change(&memory, pending, 1, |members| members.put(key, value))
     };
     assert!(
@@ -314,24 +314,24 @@ fn limits() {
     assert!(call("put", &[b"other"]).is_err_and(|text| text.contains("4096 members")));
     assert_eq!(call("remove", &[&[0, 0]]), Ok("1".to_owned()));
     assert_eq!(call("count", &[]), Ok("4095".to_owned()));
-    let mut pending = Pending::default();
+    let mut pending = PendingChanges::default();
     assert_eq!(put(&mut pending, b"k", &vec![0; PENDING_BYTES_MAX - 2]), Ok(true));
     assert!(
         matches!(put(&mut pending, b"l", b""), Err(CallError::Client(text)) if text.contains("bytes of fields"))
     );
-    let mut pending = Pending::default();
+    let mut pending = PendingChanges::default();
     assert_eq!(put(&mut pending, &[b'k'; FIELD_KEY_MAX], b""), Ok(true));
     assert!(put(&mut pending, &[b'k'; FIELD_KEY_MAX + 1], b"").is_err());
-    let mut pending = Pending::default();
-    let made: Vec<u8> = (0..FIELDS_MAX).map(|_| pending.make(View::Absent, &[]).unwrap()).collect();
+    let mut pending = PendingChanges::default();
+    let made: Vec<u8> = (0..FIELDS_MAX).map(|_| pending.make(StateView::Absent, &[]).unwrap()).collect();
     assert!(made.iter().copied().eq(1..=FIELDS_MAX));
-    assert_eq!(pending.make(View::Absent, &[]), None);
+    assert_eq!(pending.make(StateView::Absent, &[]), None);
 }
 
 /// Calls a method of field 1.
 fn call(
-    kept: &Kept,
-    pending: &mut Pending,
+    kept: &StoredObject,
+    pending: &mut PendingChanges,
     kind: FieldKind,
     method: &str,
     arguments: &[&[u8]],
@@ -349,10 +349,10 @@ fn a_member_in_an_order_counts_once() {
     let memory = Memory::new(16 << 20).unwrap();
     let names: Vec<Vec<u8>> = (0..=PENDING_MAX).map(|n| format!("m{n}").into_bytes()).collect();
     for (kind, method) in [(FieldKind::Zset, "add"), (FieldKind::Zset, "incr"), (FieldKind::Topk, "hit")] {
-        let mut kept = Kept::Absent;
-        // New members first, then others in their places.
+        let mut kept = StoredObject::Absent;
+        // New members come first, then changes of existing ones.
         for score in [b"1", b"2", b"3"] {
-            let mut pending = Pending::default();
+            let mut pending = PendingChanges::default();
             if score == b"1" {
                 assert_eq!(pending.make(kept.view(), &[]), Some(1));
                 let arguments: &[&[u8]] = if kind == FieldKind::Topk { &[b"1000"] } else { &[] };
@@ -371,7 +371,7 @@ fn a_member_in_an_order_counts_once() {
                 assert_eq!(call(&kept, &mut pending, kind, "score", &[&names[0]]), Ok(true), "reads go on");
                 assert_eq!(call(&kept, &mut pending, kind, "rank", &[&names[most]]), Ok(false));
             }
-            pending.settle(&[1]);
+            pending.keep_fields(&[1]);
             assert_eq!(pending.counted - before, most, "counted anew");
             kept.commit(&memory, &state(b"p", pending)).unwrap();
         }
@@ -380,7 +380,7 @@ fn a_member_in_an_order_counts_once() {
 
 #[test]
 fn many_scores_at_once_count_by_their_members() {
-    let (kept, mut pending) = (Kept::Absent, Pending::default());
+    let (kept, mut pending) = (StoredObject::Absent, PendingChanges::default());
     call(&kept, &mut pending, FieldKind::Zset, "new", &[]).unwrap();
     let names: Vec<Vec<u8>> = (0..PENDING_MAX).map(|n| format!("m{n}").into_bytes()).collect();
     for some in names.chunks(32) {

@@ -1,11 +1,11 @@
-//! Strings of JSON, of any bytes.
+//! JSON strings from any bytes.
 //!
-//! What is valid UTF-8 is written as it is, quotes, backslashes and control characters with their escapes. A byte that is
-//! not part of valid UTF-8 is written as `\u0080` to `\u00ff`. These escapes stand for nothing else, since the characters U+0080
-//! to U+00FF are written as they are: the text tells the two apart, and a parser of JSON reads the byte as the
-//! character of that number.
+//! Valid UTF-8 is written unchanged, except that quotes, backslashes and control characters are escaped. A
+//! byte that is not part of valid UTF-8 is written as `\u0080` to `\u00ff`. These escapes have no other use,
+//! since the characters U+0080 to U+00FF are written unchanged. So the text distinguishes both, and a JSON
+//! parser reads the byte as the character with that number.
 
-/// Fewest bytes that [`escape`] is given at once, unless they are the last: more than a character has.
+/// The least number of bytes for [`escape`], except for the last ones: more than the longest character.
 pub(super) const PIECE_MIN: usize = 16;
 
 /// Writes a string with its quotes.
@@ -15,8 +15,8 @@ pub fn string(bytes: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-/// Writes the inside of a string; returns how many bytes of it. Less than all only when more bytes follow, and
-/// these end within a character.
+/// Writes the inside of a string, and returns the number of bytes used. Unless `is_last`, bytes of an
+/// incomplete character at the end are not used.
 pub(super) fn escape(bytes: &[u8], is_last: bool, out: &mut Vec<u8>) -> usize {
     let mut rest = bytes;
     loop {

@@ -1,78 +1,79 @@
-//! Sets combined: sorted members of several objects, merged while they are read.
+//! Combinations of sets: the sorted members of several objects are merged while they are read.
 //!
-//! Each set has a buffer with the members that were read and not used yet. The merge goes on until it needs a member of a
-//! set whose buffer is empty; then a piece of that set is read. For an intersection and a difference it is read from the
-//! first member on that can matter, and pieces become small where members are skipped and large where they are not: the
-//! cost is that of the smaller sets.
+//! Each set has a buffer with members that were read and not used yet. The merge continues until it needs a
+//! member of a set whose buffer is empty; then a piece of that set is read. For an intersection and a
+//! difference, the piece begins at the first member that can matter. Pieces become smaller where members are
+//! skipped, and larger where they are used, so that the cost is that of the smaller sets.
 //!
 //! # Invariants
-//! * A buffer holds at most [`PIECE_MAX`] bytes and one member.
-//! * The steps of one read look at no more than about its budget in bytes of members.
+//! * A buffer has at most [`PIECE_MAX`] bytes and one member.
+//! * The steps of one read examine members of about as many bytes as its budget.
 
 use std::ops::Bound;
 
-use crate::object::View;
+use crate::object::StateView;
 
-/// How sets are combined.
+/// The way in which sets are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Combination {
-    /// Members of any of them.
+    /// Members of any set.
     Union,
-    /// Members of all of them.
+    /// Members of all sets.
     Intersection,
-    /// Members of the first that are in no other.
+    /// Members of the first set that are in no other.
     Difference,
 }
 
-/// Smallest and largest piece of a set in bytes of members.
+/// The smallest and the largest piece of a set, in bytes of members.
 const PIECE_MIN: usize = 256;
 const PIECE_MAX: usize = 16 << 10;
 
-/// A piece that was used less often was not worth its reading: the next is smaller.
+/// After a piece with fewer uses than this, the next piece is smaller.
 const USES_FEW: usize = 8;
 
-/// A merge. See the module's text.
+/// A combination of sets in progress.
 #[derive(Debug)]
 pub(super) struct Merge {
     combination: Combination,
-    sources: Vec<Source>,
-    /// The set of which a piece must be read next.
+    sources: Vec<MergeInput>,
+    /// The set of which a piece is read next.
     wanted: usize,
-    /// Whether it must be: otherwise the last read has only come to the end of its budget.
+    /// Whether that set must be read; otherwise the last read has only used up its budget.
     is_reading: bool,
 }
 
-/// A set.
+/// A set, as far as it was read.
 #[derive(Debug, Default)]
-struct Source {
-    /// The object's place among the keys of the listing.
+struct MergeInput {
+    /// The position of the object among the keys of the listing.
     place: usize,
-    /// Members that were read: two bytes of length, little-endian, and the member.
+    /// Members that were read, each with a length of two bytes, little-endian, before it.
     buffer: Vec<u8>,
-    /// Where the first of them is that was not used.
+    /// The offset of the first unused member.
     at: usize,
     /// The last member that was read; empty: none was.
     last: Vec<u8>,
-    /// All members were read.
+    /// Whether all members were read.
     is_done: bool,
-    /// Bytes of the piece that was read last.
+    /// The size of the last piece, in bytes.
     piece: usize,
-    /// How often members of it were used: taken one by one, or several skipped at once.
+    /// The number of uses of that piece: members taken one by one, or several skipped at once.
     uses: usize,
 }
 
-/// What the merge needs to go on.
-enum Need {
+/// The need of a step of the merge.
+enum MergeNeed {
     /// A member of this set.
     Member(usize),
-    /// Nothing: it is complete.
+    /// Nothing: the merge is complete.
     Nothing,
 }
 
 impl Merge {
-    /// `places`: for each set the place of its object among the keys of the listing, the first is 0.
+    /// A merge of sets. `places`: for each set the position of its object among the keys of the listing; the
+    /// first is 0.
     pub(super) fn new(combination: Combination, places: Vec<usize>) -> Self {
-        let source = |place| Source { place, piece: PIECE_MIN, ..Source::default() };
+        let source = |place| MergeInput { place, piece: PIECE_MIN, ..MergeInput::default() };
         let sources = places.into_iter().map(source).collect();
         Self { combination, sources, wanted: 0, is_reading: true }
     }
@@ -82,10 +83,11 @@ impl Merge {
         *self = Self::new(self.combination, places);
     }
 
-    /// Reads a piece of the object that is wanted, and goes on. Returns the place of the object that is wanted next.
+    /// Reads a piece of the wanted object, and continues the merge. Returns the position of the object that
+    /// is wanted next.
     pub(super) fn read(
         &mut self,
-        view: View<'_>,
+        view: StateView<'_>,
         budget: usize,
         out_max: usize,
         out: &mut Vec<u8>,
@@ -101,8 +103,8 @@ impl Merge {
         while budget > 0 && out.len() <= out_max {
             let (need, looked_at) = self.step(out);
             match need {
-                Some(Need::Nothing) => return None,
-                Some(Need::Member(source)) => {
+                Some(MergeNeed::Nothing) => return None,
+                Some(MergeNeed::Member(source)) => {
                     self.wanted = source;
                     self.is_reading = true;
                     break;
@@ -113,9 +115,9 @@ impl Merge {
         Some(self.sources[self.wanted].place)
     }
 
-    /// The first member that the wanted set can contribute, as far as that is known from the others.
+    /// The first member of the wanted set that can matter, as far as the others tell.
     fn least(&self) -> Option<Vec<u8>> {
-        let heads = self.sources.iter().filter_map(Source::head);
+        let heads = self.sources.iter().filter_map(MergeInput::head);
         match self.combination {
             Combination::Union => None,
             Combination::Intersection => heads.max().map(<[u8]>::to_vec),
@@ -124,8 +126,9 @@ impl Merge {
         }
     }
 
-    /// Decides about one member. Returns what it needs for that, if it could not, and bytes that it has looked at.
-    fn step(&mut self, out: &mut Vec<u8>) -> (Option<Need>, usize) {
+    /// Decides about one member. Returns the member that it needs, if it could not decide, and the number of
+    /// examined bytes.
+    fn step(&mut self, out: &mut Vec<u8>) -> (Option<MergeNeed>, usize) {
         match self.combination {
             Combination::Union => self.union(out),
             Combination::Intersection => self.intersection(out),
@@ -133,12 +136,12 @@ impl Merge {
         }
     }
 
-    fn union(&mut self, out: &mut Vec<u8>) -> (Option<Need>, usize) {
-        if let Some(empty) = self.sources.iter().position(Source::is_short) {
-            return (Some(Need::Member(empty)), 0);
+    fn union(&mut self, out: &mut Vec<u8>) -> (Option<MergeNeed>, usize) {
+        if let Some(empty) = self.sources.iter().position(MergeInput::is_short) {
+            return (Some(MergeNeed::Member(empty)), 0);
         }
-        let Some(least) = self.sources.iter().filter_map(Source::head).min() else {
-            return (Some(Need::Nothing), 0);
+        let Some(least) = self.sources.iter().filter_map(MergeInput::head).min() else {
+            return (Some(MergeNeed::Nothing), 0);
         };
         line(least, out);
         let written = out.len() - least.len() - 2..out.len() - 2;
@@ -151,15 +154,15 @@ impl Merge {
         (None, looked_at)
     }
 
-    fn intersection(&mut self, out: &mut Vec<u8>) -> (Option<Need>, usize) {
-        if self.sources.iter().any(Source::is_over) {
-            return (Some(Need::Nothing), 0);
+    fn intersection(&mut self, out: &mut Vec<u8>) -> (Option<MergeNeed>, usize) {
+        if self.sources.iter().any(MergeInput::is_over) {
+            return (Some(MergeNeed::Nothing), 0);
         }
-        if let Some(empty) = self.sources.iter().position(Source::is_short) {
-            return (Some(Need::Member(empty)), 0);
+        if let Some(empty) = self.sources.iter().position(MergeInput::is_short) {
+            return (Some(MergeNeed::Member(empty)), 0);
         }
-        let greatest = self.sources.iter().filter_map(Source::head).max().map(<[u8]>::to_vec);
-        let Some(greatest) = greatest else { return (Some(Need::Nothing), 0) };
+        let greatest = self.sources.iter().filter_map(MergeInput::head).max().map(<[u8]>::to_vec);
+        let Some(greatest) = greatest else { return (Some(MergeNeed::Nothing), 0) };
         let mut is_common = true;
         let mut looked_at = 0;
         for source in &mut self.sources {
@@ -168,22 +171,24 @@ impl Merge {
         }
         if is_common {
             line(&greatest, out);
-            self.sources.iter_mut().for_each(Source::take);
+            self.sources.iter_mut().for_each(MergeInput::take);
         }
         (None, looked_at)
     }
 
-    fn difference(&mut self, out: &mut Vec<u8>) -> (Option<Need>, usize) {
-        let Some((first, others)) = self.sources.split_first_mut() else { return (Some(Need::Nothing), 0) };
+    fn difference(&mut self, out: &mut Vec<u8>) -> (Option<MergeNeed>, usize) {
+        let Some((first, others)) = self.sources.split_first_mut() else {
+            return (Some(MergeNeed::Nothing), 0);
+        };
         let Some(member) = first.head() else {
-            return (Some(if first.is_done { Need::Nothing } else { Need::Member(0) }), 0);
+            return (Some(if first.is_done { MergeNeed::Nothing } else { MergeNeed::Member(0) }), 0);
         };
         let mut looked_at = ENTRY_COST + member.len();
         let mut is_elsewhere = false;
         for (at, source) in others.iter_mut().enumerate() {
             looked_at += source.skip_below(member);
             if source.is_short() {
-                return (Some(Need::Member(at + 1)), looked_at);
+                return (Some(MergeNeed::Member(at + 1)), looked_at);
             }
             is_elsewhere |= source.head() == Some(member);
         }
@@ -195,17 +200,17 @@ impl Merge {
     }
 }
 
-/// What a look at a member costs, as bytes of the budget.
+/// The cost of examining a member, in bytes of the budget.
 const ENTRY_COST: usize = 16;
 
-impl Source {
-    /// The first member that was not used.
+impl MergeInput {
+    /// The first unused member.
     fn head(&self) -> Option<&[u8]> {
         let (len, rest) = self.buffer.get(self.at..)?.split_first_chunk::<2>()?;
         rest.get(..usize::from(u16::from_le_bytes(*len)))
     }
 
-    /// The first member is used.
+    /// Uses the first member.
     fn take(&mut self) {
         self.advance();
         self.uses += 1;
@@ -215,17 +220,17 @@ impl Source {
         self.at += self.head().map_or(0, |head| head.len() + 2);
     }
 
-    /// Its next member is not known yet.
+    /// Whether the next member is not known yet.
     fn is_short(&self) -> bool {
         self.at == self.buffer.len() && !self.is_done
     }
 
-    /// It has no more members.
+    /// Whether there are no more members.
     fn is_over(&self) -> bool {
         self.at == self.buffer.len() && self.is_done
     }
 
-    /// Skips members that are less than this. Returns the bytes that it has looked at.
+    /// Skips members below this one. Returns the number of examined bytes.
     fn skip_below(&mut self, member: &[u8]) -> usize {
         let from = self.at;
         let mut skipped = 0;
@@ -237,8 +242,8 @@ impl Source {
         ENTRY_COST + member.len() + self.at - from + skipped
     }
 
-    /// Reads the next piece, from `least` on if that is further.
-    fn pull(&mut self, view: View<'_>, least: Option<&[u8]>, budget: usize) {
+    /// Reads the next piece, which begins at `least` if that is further.
+    fn pull(&mut self, view: StateView<'_>, least: Option<&[u8]>, budget: usize) {
         self.buffer.clear();
         self.at = 0;
         self.piece = match std::mem::take(&mut self.uses) {

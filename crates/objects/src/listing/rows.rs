@@ -1,6 +1,7 @@
-//! Rows of one object: its members from a place on, as lines or as JSON.
+//! Rows of one object: members from a position on, as lines or as JSON.
 //!
-//! The place where a read has stopped is a key, and an offset into its value: long values are read in pieces too.
+//! The position at which a read has stopped is a key, and an offset into its value, since long values are
+//! read in pieces.
 
 use std::ops::Bound;
 
@@ -8,35 +9,35 @@ use cattlegrid_store::Value;
 
 use super::json;
 use crate::native::score::ScoreKey;
-use crate::object::View;
+use crate::object::StateView;
 
-/// What is shown of an object.
+/// The rows of an object that are shown.
 #[derive(Debug, Clone)]
-pub(crate) struct Rows {
-    pub(crate) shape: Shape,
-    /// Only keys that begin with this byte.
+pub(crate) struct RowSelection {
+    pub(crate) shape: RowShape,
+    /// Only keys with this first byte; None: all.
     pub(crate) space: Option<u8>,
-    pub(crate) start: Start,
-    /// Rows at most.
+    pub(crate) start: RowStart,
+    /// The most rows.
     pub(crate) most: u64,
 }
 
 /// The first row, and the direction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Start {
+pub(crate) enum RowStart {
     /// The first member, ascending.
     First,
     /// The last member, descending.
     Last,
-    /// The member with this many before it, ascending.
+    /// The member at this position from 0, ascending.
     Nth(u64),
     /// This member, ascending.
     Key(Box<[u8]>),
 }
 
-/// How a member is shown.
+/// The form of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub(crate) enum RowShape {
     /// A line with its key.
     Keys,
     /// A line with its value.
@@ -59,14 +60,14 @@ pub(crate) enum Shape {
     JsonScores,
 }
 
-impl Rows {
+impl RowSelection {
     /// All members.
-    pub(crate) fn all(shape: Shape) -> Self {
-        Self { shape, space: None, start: Start::First, most: u64::MAX }
+    pub(crate) fn all(shape: RowShape) -> Self {
+        Self { shape, space: None, start: RowStart::First, most: u64::MAX }
     }
 }
 
-impl Shape {
+impl RowShape {
     pub(crate) fn is_json(self) -> bool {
         !self.brackets().0.is_empty()
     }
@@ -79,12 +80,12 @@ impl Shape {
         }
     }
 
-    /// Whether a row shows the member's value.
+    /// Whether a row contains the member's value.
     fn has_value(self) -> bool {
         !matches!(self, Self::Keys | Self::Scores | Self::JsonKeys | Self::JsonScores)
     }
 
-    /// Writes what is before the value.
+    /// Writes the text before the value.
     pub(super) fn head(self, key: &[u8], is_first: bool, out: &mut Vec<u8>) {
         if self.is_json() && !is_first {
             out.push(b',');
@@ -119,7 +120,7 @@ impl Shape {
         }
     }
 
-    /// Writes what is after the value.
+    /// Writes the text after the value.
     fn tail(self, out: &mut Vec<u8>) {
         match self {
             Self::Keys | Self::Values | Self::Pairs | Self::Scores => out.extend_from_slice(b"\r\n"),
@@ -129,33 +130,33 @@ impl Shape {
     }
 }
 
-/// Reads rows. See the module's text.
+/// Reads rows of an object.
 #[derive(Debug)]
-pub(super) struct Reader {
-    rows: Rows,
-    /// Rows that have been written.
+pub(super) struct RowReader {
+    rows: RowSelection,
+    /// The number of complete rows.
     written: u64,
-    /// Where the last read has stopped; None: there was none.
-    stop: Option<Stop>,
+    /// The position at which the last read stopped; None: there was none.
+    stop: Option<RowPosition>,
 }
 
 #[derive(Debug)]
-struct Stop {
+struct RowPosition {
     key: Box<[u8]>,
-    /// Bytes of its value that have been written; None: the row is complete.
+    /// The number of the value's bytes that are written; None: the row is complete.
     offset: Option<usize>,
 }
 
-impl Reader {
-    pub(super) fn new(rows: Rows) -> Self {
+impl RowReader {
+    pub(super) fn new(rows: RowSelection) -> Self {
         Self { rows, written: 0, stop: None }
     }
 
-    pub(super) fn rows(&self) -> &Rows {
+    pub(super) fn rows(&self) -> &RowSelection {
         &self.rows
     }
 
-    pub(super) fn into_rows(self) -> Rows {
+    pub(super) fn into_rows(self) -> RowSelection {
         self.rows
     }
 
@@ -164,26 +165,36 @@ impl Reader {
         self.stop = None;
     }
 
-    /// Appends up to about `budget` bytes of rows, and stops when `out` is longer than `out_max`. True: all rows are
-    /// written.
-    pub(super) fn read(&mut self, view: View<'_>, budget: usize, out_max: usize, out: &mut Vec<u8>) -> bool {
+    /// Appends rows of about `budget` bytes, and stops when `out` is longer than `out_max`. True: all rows
+    /// are written.
+    pub(super) fn read(
+        &mut self,
+        view: StateView<'_>,
+        budget: usize,
+        out_max: usize,
+        out: &mut Vec<u8>,
+    ) -> bool {
         let stop = self.stop.take();
         if stop.is_none() {
             out.extend_from_slice(self.rows.shape.brackets().0.as_bytes());
         }
-        let mut piece = Piece { from: out.len(), budget: budget.max(1), out_max, out };
+        let mut piece = RowPiece { from: out.len(), budget: budget.max(1), out_max, out };
         let mut offset = stop.as_ref().and_then(|stop| stop.offset);
         let first_of_space = self.rows.space.map(|space| [space]);
         let (from, is_back) = match (&stop, &self.rows.start) {
-            (Some(Stop { key, offset: None }), start) => (Bound::Excluded(&**key), *start == Start::Last),
-            (Some(Stop { key, offset: Some(_) }), start) => (Bound::Included(&**key), *start == Start::Last),
-            (None, Start::First) => match &first_of_space {
+            (Some(RowPosition { key, offset: None }), start) => {
+                (Bound::Excluded(&**key), *start == RowStart::Last)
+            }
+            (Some(RowPosition { key, offset: Some(_) }), start) => {
+                (Bound::Included(&**key), *start == RowStart::Last)
+            }
+            (None, RowStart::First) => match &first_of_space {
                 Some(first) => (Bound::Included(first.as_slice()), false),
                 None => (Bound::Unbounded, false),
             },
-            (None, Start::Last) => (Bound::Unbounded, true),
-            (None, Start::Key(key)) => (Bound::Included(&**key), false),
-            (None, Start::Nth(place)) => match view.nth(*place) {
+            (None, RowStart::Last) => (Bound::Unbounded, true),
+            (None, RowStart::Key(key)) => (Bound::Included(&**key), false),
+            (None, RowStart::Nth(place)) => match view.nth(*place) {
                 Some((key, _)) => (Bound::Included(key), false),
                 None => return self.end(out),
             },
@@ -204,7 +215,7 @@ impl Reader {
             let cut = piece.row(self.rows.shape, key, value, offset_now, self.written == 0);
             self.written += u64::from(cut.is_none());
             if cut.is_some() || piece.is_full() {
-                self.stop = Some(Stop { key: key.into(), offset: cut });
+                self.stop = Some(RowPosition { key: key.into(), offset: cut });
             }
             self.stop.is_none()
         };
@@ -222,25 +233,25 @@ impl Reader {
     }
 }
 
-/// What one read writes.
+/// The output of one read.
 #[derive(Debug)]
-struct Piece<'a> {
+struct RowPiece<'a> {
     from: usize,
     budget: usize,
     out_max: usize,
     out: &'a mut Vec<u8>,
 }
 
-impl Piece<'_> {
+impl RowPiece<'_> {
     fn is_full(&self) -> bool {
         self.out.len() - self.from >= self.budget || self.out.len() > self.out_max
     }
 
-    /// Writes a row, of a row that was cut the rest from this offset of its value on. Returns the offset at which it has
-    /// cut the value.
+    /// Writes a row, or the rest of a divided row from this offset of its value on. Returns the offset at
+    /// which the value was divided.
     fn row(
         &mut self,
-        shape: Shape,
+        shape: RowShape,
         key: &[u8],
         value: Value<'_>,
         offset: Option<usize>,

@@ -1,11 +1,13 @@
-//! Members as bytes of the item.
+//! Members in the bytes of an item.
 //!
 //! ```text
-//!   | key bytes | value bytes | key | value |  ...      in order of the keys; lengths: 7 bits a byte, lowest first
+//!   | key length | value length | key | value |  ...     in the order of the keys
+//!
+//!   lengths are in bytes: 7 bits in each byte, lowest first
 //! ```
 //!
 //! # Invariants
-//! * Any bytes are read without a panic: they end at the first entry that is not complete.
+//! * Any bytes can be read without a panic: reading ends at the first incomplete entry.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -16,13 +18,13 @@ use super::FLAT_MAX;
 
 /// A member in a state of bytes.
 #[derive(Debug)]
-pub(super) struct Entry<'a> {
+pub(super) struct FlatEntry<'a> {
     pub(super) key: &'a [u8],
     pub(super) value: &'a [u8],
     pub(super) range: Range<usize>,
 }
 
-impl<'a> Entry<'a> {
+impl<'a> FlatEntry<'a> {
     pub(super) fn pair(self) -> (&'a [u8], Value<'a>) {
         (self.key, Value::Inline(self.value))
     }
@@ -30,22 +32,22 @@ impl<'a> Entry<'a> {
 
 /// The members in a state of bytes.
 #[derive(Debug)]
-pub(super) struct Entries<'a> {
+pub(super) struct FlatEntries<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Entries<'a> {
+impl<'a> FlatEntries<'a> {
     pub(super) fn of(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
     }
 }
 
-impl<'a> Iterator for Entries<'a> {
-    type Item = Entry<'a>;
+impl<'a> Iterator for FlatEntries<'a> {
+    type Item = FlatEntry<'a>;
 
     #[inline]
-    fn next(&mut self) -> Option<Entry<'a>> {
+    fn next(&mut self) -> Option<FlatEntry<'a>> {
         let start = self.at;
         let rest = self.bytes.get(start..)?;
         let (key_len, rest) = read_len(rest)?;
@@ -53,11 +55,11 @@ impl<'a> Iterator for Entries<'a> {
         let (key, rest) = rest.split_at_checked(key_len)?;
         let (value, rest) = rest.split_at_checked(value_len)?;
         self.at = self.bytes.len() - rest.len();
-        Some(Entry { key, value, range: start..self.at })
+        Some(FlatEntry { key, value, range: start..self.at })
     }
 }
 
-/// Where a key is in a state of bytes, or where it belongs: an empty range and no value.
+/// The position of a key in a state of bytes, or its place if it is absent: an empty range and no value.
 #[derive(Debug)]
 pub(super) struct Position<'a> {
     pub(super) range: Range<usize>,
@@ -65,7 +67,7 @@ pub(super) struct Position<'a> {
 }
 
 pub(super) fn find<'a>(bytes: &'a [u8], key: &[u8]) -> Position<'a> {
-    let mut entries = Entries::of(bytes);
+    let mut entries = FlatEntries::of(bytes);
     loop {
         let start = entries.at;
         let Some(own) = entries.next() else { return Position { range: start..start, value: None } };
@@ -77,7 +79,7 @@ pub(super) fn find<'a>(bytes: &'a [u8], key: &[u8]) -> Position<'a> {
     }
 }
 
-/// Makes the bytes at `range` `gap` bytes long; the bytes behind it move.
+/// Makes the bytes at `range` `gap` bytes long; the following bytes move.
 pub(super) fn make_gap(bytes: &mut Vec<u8>, range: Range<usize>, gap: usize) {
     let len = bytes.len();
     let new_len = len - range.len() + gap;
@@ -88,7 +90,7 @@ pub(super) fn make_gap(bytes: &mut Vec<u8>, range: Range<usize>, gap: usize) {
     bytes.truncate(new_len);
 }
 
-/// Lengths in a state of bytes are below 2 to the power of 14.
+/// Lengths in a state of bytes are below 2^14.
 const LEN_SPLIT: usize = 0x80;
 
 const _: () = assert!(FLAT_MAX < LEN_SPLIT * LEN_SPLIT, "a length has at most two bytes");

@@ -1,9 +1,10 @@
-//! `bloom`: whether an item was seen, with a chosen rate of errors, in about ten bits an item.
+//! `bloom`: whether an item was seen, with a chosen error rate, in about ten bits for each item.
 //!
-//! A blocked Bloom filter: an item belongs to one block of 4096 bits and has k bits there, so that a call touches one block.
-//! Sources: Bloom, "Space/time trade-offs in hash coding with allowable errors", CACM 13 (1970); Putze, Sanders, Singler,
-//! "Cache-, hash- and space-efficient Bloom filters", WEA 2007: blocks, and the rate of errors when the number of items in a
-//! block follows Poisson's distribution ([`error_rate`]), by which the number of blocks is chosen.
+//! A blocked Bloom filter: an item belongs to one block of 4096 bits, and has k bits there, so that a call
+//! reads one block. Sources: Bloom, "Space/time trade-offs in hash coding with allowable errors", CACM 13
+//! (1970); Putze, Sanders, Singler, "Cache-, hash- and space-efficient Bloom filters", WEA 2007, for blocks,
+//! and for the error rate when the number of items in a block has a Poisson distribution ([`error_rate`]).
+//! The number of blocks follows from that rate.
 //!
 //! The state is a collection of members:
 //! ```text
@@ -13,22 +14,23 @@
 //!
 //! # Invariants
 //! * An item that was added is always SEEN.
-//! * Any other is SEEN at a rate of at most p until n different items were added, and more often after that.
+//! * Any other item is SEEN at a rate of at most p until n different items were added, and at a higher rate
+//!   after that.
 
 use crate::arguments::Arguments;
-use crate::call::{CallError, Frame, Reply};
-use crate::method::{Absent, ObjectType, method};
-use crate::native::set::Draws;
-use crate::native::sketch::{HEADER, Key, hash, inline, item, key, make_absent, number};
+use crate::call::{CallContext, CallError, MethodReply};
+use crate::method::{ObjectType, OnAbsent, method};
+use crate::native::set::SplitMix64;
+use crate::native::sketch::{HEADER, MemberKey, hash, inline, item, key, make_absent, number};
 use crate::number::{float, push_whole};
-use crate::object::{Object, View};
+use crate::object::{Object, StateView};
 
-/// Bits of a block.
+/// The number of bits in a block.
 const BLOCK_BITS: u32 = 4096;
 const BLOCK_BYTES: usize = BLOCK_BITS as usize / 8;
-/// Most blocks: 64 MiB of bits.
+/// The most blocks: 64 MiB of bits.
 const BLOCKS_MAX: u32 = 1 << 17;
-/// Most bits of an item.
+/// The most bits of an item.
 const HASHES_MAX: u32 = 20;
 const ITEMS: u64 = 10_000;
 const ITEMS_MAX: u64 = 1_000_000_000;
@@ -38,7 +40,7 @@ const RATE_MAX: f64 = 0.5;
 
 const BLOCK: u8 = 1;
 
-/// See the module's text.
+/// The type `bloom`.
 pub(crate) static BLOOM: ObjectType = ObjectType {
     name: "bloom",
     id: 14,
@@ -49,7 +51,7 @@ pub(crate) static BLOOM: ObjectType = ObjectType {
             (0, 2),
             "[n] [p]",
             "CREATED: for n (10000) items, with a rate of errors of p (0.01), 0.000001 to 0.5; at most 64 MiB",
-            Absent::Runs,
+            OnAbsent::Runs,
             new,
         ),
         method(
@@ -57,16 +59,16 @@ pub(crate) static BLOOM: ObjectType = ObjectType {
             (1, 1),
             "item",
             "NEW: it was never added; SEEN: it was, or this is an error",
-            Absent::Runs,
+            OnAbsent::Runs,
             add,
         ),
-        method("has", (1, 1), "item", "NEW, SEEN: what add would answer", Absent::Miss, has),
+        method("has", (1, 1), "item", "NEW, SEEN: what add would answer", OnAbsent::Miss, has),
         method(
             "count",
             (0, 0),
             "",
             "number of answers NEW: different items, except for errors",
-            Absent::Miss,
+            OnAbsent::Miss,
             count,
         ),
     ],
@@ -75,7 +77,7 @@ pub(crate) static BLOOM: ObjectType = ObjectType {
 
 /// The parameters of a filter, and its count.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Header {
+struct FilterHeader {
     items: u64,
     rate: f64,
     blocks: u32,
@@ -83,10 +85,11 @@ struct Header {
     count: u64,
 }
 
-impl Header {
+impl FilterHeader {
     const BYTES: usize = 32;
 
-    /// The smallest filter for this many items and this rate of errors; None: it has more than [`BLOCKS_MAX`] blocks.
+    /// The smallest filter for this number of items and this error rate; None: it has more than
+    /// [`BLOCKS_MAX`] blocks.
     #[expect(clippy::cast_precision_loss, clippy::cast_sign_loss, reason = "up to 10^9, and positive")]
     fn choose(items: u64, rate: f64) -> Option<Self> {
         let bits_an_item = -rate.log2() / std::f64::consts::LN_2;
@@ -103,7 +106,7 @@ impl Header {
         (blocks <= BLOCKS_MAX).then_some(Self { items, rate, blocks, hashes, count: 0 })
     }
 
-    fn read(view: View<'_>) -> Option<Self> {
+    fn read(view: StateView<'_>) -> Option<Self> {
         let bytes: &[u8; Self::BYTES] = inline(view.member(&HEADER)?).try_into().ok()?;
         let (words, _) = bytes.as_chunks::<8>();
         let both = u64::from_le_bytes(words[2]);
@@ -126,11 +129,11 @@ impl Header {
         bytes
     }
 
-    /// Where an item's bits are.
+    /// The positions of an item's bits.
     fn bits_of(&self, item: &[u8]) -> Bits {
         let hash = hash(item);
         let block = ((hash >> 32) * u64::from(self.blocks)) >> 32;
-        let mut stream = Draws(hash);
+        let mut stream = SplitMix64(hash);
         let mut places = [0; HASHES_MAX as usize];
         for five in places.chunks_mut(5) {
             let mut word = stream.next();
@@ -143,11 +146,11 @@ impl Header {
     }
 }
 
-/// The bits of an item.
+/// The positions of an item's bits.
 #[derive(Debug)]
 struct Bits {
-    /// The key of its block.
-    block: Key,
+    /// The key of the block.
+    block: MemberKey,
     places: [u16; HASHES_MAX as usize],
     used: usize,
 }
@@ -165,8 +168,8 @@ impl Bits {
         }
     }
 
-    /// All of them are set.
-    fn are_set(&self, view: View<'_>) -> bool {
+    /// Whether all bits are set.
+    fn are_set(&self, view: StateView<'_>) -> bool {
         let Some(value) = view.member(&self.block) else { return false };
         let block = inline(value);
         self.places().all(|(byte, bit)| block.get(byte).is_some_and(|byte| byte & bit != 0))
@@ -176,8 +179,8 @@ impl Bits {
 fn new(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     let items = number(arguments, 0, (1, ITEMS, ITEMS_MAX), "a number from 1 to 1000000000")?;
     let rate = match arguments.get(1) {
         Some(text) => float(text)
@@ -185,26 +188,26 @@ fn new(
             .ok_or_else(|| CallError::argument(1, "a number from 0.000001 to 0.5"))?,
         None => RATE,
     };
-    let Some(header) = Header::choose(items, rate) else {
+    let Some(header) = FilterHeader::choose(items, rate) else {
         return Err(CallError::Client("such a filter has more than 64 MiB".to_owned()));
     };
     object.set(&[]);
     object.members().put(&HEADER, &header.write())?;
-    Ok(frame.created())
+    Ok(context.created())
 }
 
 fn add(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     let item = item(arguments, 0)?;
-    make_absent(object, frame, new)?;
+    make_absent(object, context, new)?;
     let view = object.view();
-    let Some(mut header) = Header::read(view) else { return Ok(Reply::Miss) };
+    let Some(mut header) = FilterHeader::read(view) else { return Ok(MethodReply::Miss) };
     let bits = header.bits_of(item);
     if bits.are_set(view) {
-        return Ok(frame.text(b"SEEN"));
+        return Ok(context.text(b"SEEN"));
     }
     let has_block = view.member(&bits.block).is_some();
     header.count += 1;
@@ -219,29 +222,33 @@ fn add(
     if let Some(bytes) = members.get_mut(&HEADER) {
         bytes.copy_from_slice(&header.write());
     }
-    Ok(frame.text(b"NEW"))
+    Ok(context.text(b"NEW"))
 }
 
 fn has(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     let item = item(arguments, 0)?;
     let view = object.view();
-    let Some(header) = Header::read(view) else { return Ok(Reply::Miss) };
+    let Some(header) = FilterHeader::read(view) else { return Ok(MethodReply::Miss) };
     let is_seen = header.bits_of(item).are_set(view);
-    Ok(frame.text(if is_seen { b"SEEN" } else { b"NEW" }))
+    Ok(context.text(if is_seen { b"SEEN" } else { b"NEW" }))
 }
 
-fn count(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
-    push_whole(frame.out, Header::read(object.view()).map_or(0, |header| header.count));
-    Ok(Reply::Value)
+fn count(
+    object: &mut Object<'_>,
+    _: &Arguments<'_>,
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
+    push_whole(context.out, FilterHeader::read(object.view()).map_or(0, |header| header.count));
+    Ok(MethodReply::Value)
 }
 
-fn dump(view: View<'_>, _: &Frame<'_>, out: &mut Vec<u8>) {
-    let Some(header) = Header::read(view) else { return };
-    let Header { items, rate, blocks, hashes, count } = header;
+fn dump(view: StateView<'_>, _: &CallContext<'_>, out: &mut Vec<u8>) {
+    let Some(header) = FilterHeader::read(view) else { return };
+    let FilterHeader { items, rate, blocks, hashes, count } = header;
     let bits = u64::from(blocks) * u64::from(BLOCK_BITS);
     let text = format!(
         "{{\"n\":{items},\"p\":{rate},\"bits\":{bits},\"hashes\":{hashes},\"blocks\":{blocks},\"blocks_used\":{},\"count\":{count}}}",
@@ -250,8 +257,9 @@ fn dump(view: View<'_>, _: &Frame<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// The share of items that are SEEN though they were never added, when `items` others were: the mean over the number of items
-/// in a block, which is Poisson's, up to six standard deviations from its mean.
+/// The share of items that are SEEN though they were never added, when `items` others were. It is the mean
+/// over the number of items in a block, which has a Poisson distribution, up to six standard deviations from
+/// its mean.
 fn error_rate(items: f64, blocks: u32, hashes: u32) -> f64 {
     let rate = |in_block: f64| {
         let unset = (in_block * f64::from(hashes) * (-1.0 / f64::from(BLOCK_BITS)).ln_1p()).exp();
@@ -263,7 +271,7 @@ fn error_rate(items: f64, blocks: u32, hashes: u32) -> f64 {
     let mean = items / f64::from(blocks);
     let middle = mean.floor();
     let reach = 6.0 * mean.sqrt();
-    // Weights relative to that of the middle.
+    // The weights are relative to that of the middle.
     let (mut sum, mut weights) = (rate(middle), 1.0);
     let (mut above, mut weight) = (middle, 1.0);
     while above < middle + reach {
@@ -288,14 +296,14 @@ mod tests {
 
     #[test]
     fn sizes() {
-        let header = Header::choose(ITEMS, RATE).unwrap();
+        let header = FilterHeader::choose(ITEMS, RATE).unwrap();
         assert_eq!((header.hashes, header.blocks), (7, 24));
-        let one = Header::choose(1, 0.5).unwrap();
+        let one = FilterHeader::choose(1, 0.5).unwrap();
         assert_eq!((one.hashes, one.blocks), (1, 1));
-        let fine = Header::choose(ITEMS, RATE_MIN).unwrap();
+        let fine = FilterHeader::choose(ITEMS, RATE_MIN).unwrap();
         assert_eq!(fine.hashes, 20);
-        assert!(Header::choose(ITEMS_MAX, RATE).is_none());
-        assert!(Header::choose(50_000_000, RATE).unwrap().blocks <= BLOCKS_MAX);
+        assert!(FilterHeader::choose(ITEMS_MAX, RATE).is_none());
+        assert!(FilterHeader::choose(50_000_000, RATE).unwrap().blocks <= BLOCKS_MAX);
     }
 
     #[test]

@@ -1,23 +1,25 @@
-//! `bucket`: a token bucket. It holds up to `capacity` tokens and gets `rate` more each second; calls take tokens.
+//! `bucket`: a token bucket. It holds up to `capacity` tokens and receives `rate` tokens each second; calls
+//! take tokens.
 //!
-//! The state, 16 bytes, little-endian: the tokens in billionths, and the Unix time in ms for which they hold. A rate in
-//! millionths a second fills whole billionths in each millisecond, so nothing is ever rounded. Capacity and rate are those of
-//! each call. A clock that has gone back stands still for the bucket: it is filled from then on.
+//! The state has 16 bytes, little-endian: the tokens in billionths, and the Unix time in ms at which that
+//! number was valid. A rate in millionths per second adds whole billionths in each millisecond, so that
+//! nothing is rounded. Each call states capacity and rate. If the clock has gone back, the bucket keeps its
+//! tokens, and is filled from then on.
 
 use crate::arguments::Arguments;
-use crate::call::{CallError, Frame, Reply};
-use crate::method::{Absent, ObjectType, method};
+use crate::call::{CallContext, CallError, MethodReply};
+use crate::method::{ObjectType, OnAbsent, method};
 use crate::number;
-use crate::object::{Object, View};
+use crate::object::{Object, StateView};
 
-/// Parts of a token in a state.
+/// The units of a token in a state.
 const TOKEN: u64 = 1_000_000_000;
 const CAPACITY_MAX: u64 = 1_000_000_000;
 const RATE_MAX_MILLIONTHS: u64 = 1_000_000_000 * 1_000_000;
 const CAPACITY: &str = "a number from 1 to 1000000000";
 const RATE: &str = "a number from 0.000001 to 1000000000 with at most 6 decimals";
 
-/// See the module's text.
+/// The type `bucket`.
 pub(crate) static BUCKET: ObjectType = ObjectType {
     name: "bucket",
     id: 8,
@@ -29,20 +31,20 @@ pub(crate) static BUCKET: ObjectType = ObjectType {
             "capacity rate [n]",
             "OK and the tokens left; WAIT and seconds with up to 3 decimals until there are n (1), nothing is taken; -1: n is above \
                       the capacity. rate: tokens a second",
-            Absent::Runs,
+            OnAbsent::Runs,
             take,
         ),
-        method("peek", (2, 2), "capacity rate", "the tokens left", Absent::Runs, peek),
+        method("peek", (2, 2), "capacity rate", "the tokens left", OnAbsent::Runs, peek),
     ],
     dump: Some(dump),
 };
 
-/// What a call asks for.
+/// The parameters of a call.
 #[derive(Debug, Clone, Copy)]
 struct Bucket {
-    /// Parts of tokens when it is full.
+    /// The units in a full bucket.
     full: u64,
-    /// Parts of tokens that it gets in a millisecond.
+    /// The units that are added in a millisecond.
     rate: u64,
 }
 
@@ -57,7 +59,7 @@ impl Bucket {
         Ok(Self { full: capacity * TOKEN, rate })
     }
 
-    /// What it holds at this time.
+    /// The units in the bucket at this time.
     #[inline]
     fn level(self, found: Option<BucketState>, now_ms: u64) -> u64 {
         let Some(found) = found else { return self.full };
@@ -65,14 +67,14 @@ impl Bucket {
         found.level.saturating_add(gained).min(self.full)
     }
 
-    /// Milliseconds until it holds this much more.
+    /// The milliseconds until this many more units are in the bucket.
     #[inline]
     fn wait_ms(self, missing: u64) -> u64 {
         missing.div_ceil(self.rate)
     }
 }
 
-/// What the item holds.
+/// The state of the object.
 #[derive(Debug, Clone, Copy)]
 struct BucketState {
     level: u64,
@@ -89,45 +91,45 @@ impl BucketState {
 fn take(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     let bucket = Bucket::read(arguments)?;
     let wanted = number::positive_or_1(arguments, 2)?.saturating_mul(TOKEN);
     let found = BucketState::read(object.bytes());
-    let level = bucket.level(found, frame.now_ms);
+    let level = bucket.level(found, context.now_ms);
     let left = level.checked_sub(wanted);
     match left {
         Some(left) => {
-            frame.out.extend_from_slice(b"OK ");
-            number::push_whole(frame.out, left / TOKEN);
+            context.out.extend_from_slice(b"OK ");
+            number::push_whole(context.out, left / TOKEN);
         }
-        None if wanted > bucket.full => frame.out.extend_from_slice(b"WAIT -1"),
+        None if wanted > bucket.full => context.out.extend_from_slice(b"WAIT -1"),
         None => {
-            frame.out.extend_from_slice(b"WAIT ");
-            number::push_seconds(frame.out, bucket.wait_ms(wanted - level));
+            context.out.extend_from_slice(b"WAIT ");
+            number::push_seconds(context.out, bucket.wait_ms(wanted - level));
         }
     }
-    let went_back = found.is_some_and(|found| found.at_ms > frame.now_ms);
+    let went_back = found.is_some_and(|found| found.at_ms > context.now_ms);
     if left.is_some() || went_back {
         let level = left.unwrap_or(level);
-        number::set_words(object, [level, frame.now_ms]);
-        object.expire_at(Some(frame.now_ms.saturating_add(bucket.wait_ms(bucket.full - level))));
+        number::set_words(object, [level, context.now_ms]);
+        object.expire_at(Some(context.now_ms.saturating_add(bucket.wait_ms(bucket.full - level))));
     }
-    Ok(Reply::Value)
+    Ok(MethodReply::Value)
 }
 
 fn peek(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
-    let level = Bucket::read(arguments)?.level(BucketState::read(object.bytes()), frame.now_ms);
-    number::push_whole(frame.out, level / TOKEN);
-    Ok(Reply::Value)
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
+    let level = Bucket::read(arguments)?.level(BucketState::read(object.bytes()), context.now_ms);
+    number::push_whole(context.out, level / TOKEN);
+    Ok(MethodReply::Value)
 }
 
-fn dump(view: View<'_>, _: &Frame<'_>, out: &mut Vec<u8>) {
-    let View::Bytes(bytes) = view else { return };
+fn dump(view: StateView<'_>, _: &CallContext<'_>, out: &mut Vec<u8>) {
+    let StateView::Bytes(bytes) = view else { return };
     let Some(state) = BucketState::read(bytes) else { return };
     number::push_fields(out, &[("billionths", state.level), ("at_ms", state.at_ms)]);
 }

@@ -1,16 +1,16 @@
-//! What the collections have in common: `set`, `map`, `board` and `queue`.
+//! Code that the collections `set`, `map`, `board` and `queue` share.
 
 use std::str::FromStr;
 
 use cattlegrid_store::Tree;
 
 use crate::arguments::Arguments;
-use crate::call::{CallError, Frame, Reply};
-use crate::listing::{Rows, Shape, show};
+use crate::call::{CallContext, CallError, MethodReply};
+use crate::listing::{RowSelection, RowShape, show};
 use crate::object::Object;
 use crate::registry::OBJECT_KEY_MAX;
 
-/// The argument as a member's key, which may have this many bytes.
+/// The argument as a member's key of at most this many bytes.
 pub(crate) fn member_within<'a>(
     arguments: &Arguments<'a>,
     place: usize,
@@ -31,12 +31,12 @@ pub(crate) fn member<'a>(arguments: &Arguments<'a>, place: usize) -> Result<&'a 
     member_within(arguments, place, Tree::KEY_MAX)
 }
 
-/// All arguments are keys of members.
+/// Checks that all arguments are keys of members.
 pub(crate) fn check_members(arguments: &Arguments<'_>) -> Result<(), CallError> {
     (0..arguments.len()).try_for_each(|place| member(arguments, place).map(|_| ()))
 }
 
-/// All arguments are keys of objects.
+/// Checks that all arguments are keys of objects.
 pub(crate) fn check_keys(arguments: &Arguments<'_>) -> Result<(), CallError> {
     for (place, key) in arguments.iter().enumerate() {
         if !(1..=OBJECT_KEY_MAX).contains(&key.len()) {
@@ -47,15 +47,15 @@ pub(crate) fn check_keys(arguments: &Arguments<'_>) -> Result<(), CallError> {
     Ok(())
 }
 
-/// Types of whole numbers, which read digits, perhaps after a sign.
-pub(crate) trait Whole {}
-impl Whole for i64 {}
-impl Whole for u32 {}
-impl Whole for u64 {}
-impl Whole for usize {}
+/// Types of whole numbers that are parsed from digits, with or without a sign.
+pub(crate) trait WholeNumber {}
+impl WholeNumber for i64 {}
+impl WholeNumber for u32 {}
+impl WholeNumber for u64 {}
+impl WholeNumber for usize {}
 
-/// The argument as a whole number; `what` says which are allowed. None: it is not given.
-pub(crate) fn number<T: FromStr + Whole>(
+/// The argument as a whole number; `what`: a description of valid numbers. None: it is not given.
+pub(crate) fn number<T: FromStr + WholeNumber>(
     arguments: &Arguments<'_>,
     place: usize,
     what: &str,
@@ -66,54 +66,54 @@ pub(crate) fn number<T: FromStr + Whole>(
     number.map(Some).ok_or_else(|| CallError::argument(place, what))
 }
 
-/// `new`: an object without members, in place of any other.
+/// `new`: makes an object without members, which replaces any other.
 pub(crate) fn new(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     object.set(&[]);
-    Ok(frame.text(b"CREATED"))
+    Ok(context.text(b"CREATED"))
 }
 
-/// `exist`: of a member.
+/// `exist`: whether a member is present.
 pub(crate) fn exist(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     let is_there = object.view().member(member(arguments, 0)?).is_some();
-    Ok(frame.text(if is_there { b"EXISTS" } else { b"NOT_FOUND" }))
+    Ok(context.text(if is_there { b"EXISTS" } else { b"NOT_FOUND" }))
 }
 
-/// `delete`: of members, there or not.
+/// `delete`: removes members, which may be absent.
 pub(crate) fn delete(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     check_members(arguments)?;
     let mut members = object.members();
     for member in arguments.iter() {
         members.remove(member);
     }
-    Ok(frame.text(b"SUCCESS"))
+    Ok(context.text(b"SUCCESS"))
 }
 
-/// `count`: of members.
+/// `count`: the number of members.
 pub(crate) fn count(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
-    Ok(frame.number(object.view().members()))
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
+    Ok(context.number(object.view().members()))
 }
 
-/// A line for each key.
+/// Lists a line for each key.
 pub(crate) fn keys(
     object: &mut Object<'_>,
     _: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
-    show(object, Rows::all(Shape::Keys), frame)
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
+    show(object, RowSelection::all(RowShape::Keys), context)
 }

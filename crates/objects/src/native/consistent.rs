@@ -1,9 +1,11 @@
-//! `consistent`: which server a key belongs to, by consistent hashing (`cattlegrid_ring`).
+//! `consistent`: the server of a key by consistent hashing (`cattlegrid_ring`).
 //!
-//! The names of the methods are Cacheismo's; each can also be written in lower case. The ring is that of libmemcached's
-//! `ketama_weighted`: 160 points for a server of average weight, of its name without the port 11211, which libketama keeps. Servers that are not available keep their points; their keys go to the next points.
+//! The names of the methods are Cacheismo's; each can also be written in lower case. The ring is that of
+//! libmemcached's `ketama_weighted`: 160 points for a server of average weight. The points are hashes of its
+//! name without the port 11211, which libketama would include. Servers that are not available keep their
+//! points, and their keys go to the next points.
 //!
-//! The state is a collection of members, made by `new`; a call reads a few of them:
+//! The state is a collection of members, which `new` makes; a call reads a few of them:
 //! ```text
 //!   0                        number of servers, 2 bytes; available servers, a bit each, 8 bytes
 //!   1 hash server            up to 128 points, 6 bytes each, in order; the key is the last of them
@@ -16,18 +18,18 @@ use std::ops::Bound;
 use cattlegrid_ring::{Layout, Point, Ring, RingError, Server, key_hash};
 
 use crate::arguments::{ARGUMENTS_MAX, Arguments};
-use crate::call::{CallError, Frame, Reply};
+use crate::call::{CallContext, CallError, MethodReply};
 use crate::listing::json;
-use crate::method::{Absent, ObjectType, method};
-use crate::native::sketch::{HEADER, Key, inline, key};
+use crate::method::{ObjectType, OnAbsent, method};
+use crate::native::sketch::{HEADER, MemberKey, inline, key};
 use crate::number::push_whole;
-use crate::object::{Object, View};
+use crate::object::{Object, StateView};
 
-/// Most servers: `new` takes about 12 us for each.
+/// The most servers: `new` takes about 12 us for each.
 const SERVERS_MAX: usize = 64;
-/// Points of a member.
+/// The number of points in a member.
 const PART: usize = 128;
-/// Bytes of a point.
+/// The size of a point, in bytes.
 const POINT: usize = 6;
 
 const POINTS: u8 = 1;
@@ -40,36 +42,36 @@ const FIND_REPLIES: &str = "the server's name; a miss: none is available";
 const AVAILABLE_REPLIES: &str = "1, 0: it is not, or there is no such server";
 const SET_REPLIES: &str = "SUCCESS, NOT_FOUND; the two arguments may change places";
 
-/// See the module's text.
+/// The type `consistent`.
 pub(crate) static CONSISTENT: ObjectType = ObjectType {
     name: "consistent",
     id: 5,
     doc: "Servers of keys, by consistent hashing.",
     methods: &[
-        method("new", (1, ARGUMENTS_MAX), LIST, NEW_REPLIES, Absent::Runs, new),
-        method("newConsistent", (1, ARGUMENTS_MAX), LIST, NEW_REPLIES, Absent::Runs, new),
-        method("newconsistent", (1, ARGUMENTS_MAX), LIST, NEW_REPLIES, Absent::Runs, new),
-        method("findServerForKey", (1, 1), "key", FIND_REPLIES, Absent::Miss, find),
-        method("findserverforkey", (1, 1), "key", FIND_REPLIES, Absent::Miss, find),
-        method("getServerCount", (0, 0), "", "number of servers", Absent::Miss, count),
-        method("getservercount", (0, 0), "", "number of servers", Absent::Miss, count),
-        method("isServerAvailable", (1, 1), "server", AVAILABLE_REPLIES, Absent::Miss, is_available),
-        method("isserveravailable", (1, 1), "server", AVAILABLE_REPLIES, Absent::Miss, is_available),
-        method("setServerAvailable", (2, 2), "server 1|0", SET_REPLIES, Absent::Miss, set_available),
-        method("setserveravailable", (2, 2), "server 1|0", SET_REPLIES, Absent::Miss, set_available),
+        method("new", (1, ARGUMENTS_MAX), LIST, NEW_REPLIES, OnAbsent::Runs, new),
+        method("newConsistent", (1, ARGUMENTS_MAX), LIST, NEW_REPLIES, OnAbsent::Runs, new),
+        method("newconsistent", (1, ARGUMENTS_MAX), LIST, NEW_REPLIES, OnAbsent::Runs, new),
+        method("findServerForKey", (1, 1), "key", FIND_REPLIES, OnAbsent::Miss, find),
+        method("findserverforkey", (1, 1), "key", FIND_REPLIES, OnAbsent::Miss, find),
+        method("getServerCount", (0, 0), "", "number of servers", OnAbsent::Miss, count),
+        method("getservercount", (0, 0), "", "number of servers", OnAbsent::Miss, count),
+        method("isServerAvailable", (1, 1), "server", AVAILABLE_REPLIES, OnAbsent::Miss, is_available),
+        method("isserveravailable", (1, 1), "server", AVAILABLE_REPLIES, OnAbsent::Miss, is_available),
+        method("setServerAvailable", (2, 2), "server 1|0", SET_REPLIES, OnAbsent::Miss, set_available),
+        method("setserveravailable", (2, 2), "server 1|0", SET_REPLIES, OnAbsent::Miss, set_available),
     ],
     dump: Some(dump),
 };
 
-/// The member with the parameters.
+/// The parameters, from the first member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Header {
+struct RingHeader {
     servers: u16,
     available: u64,
 }
 
-impl Header {
-    fn read(view: View<'_>) -> Option<Self> {
+impl RingHeader {
+    fn read(view: StateView<'_>) -> Option<Self> {
         let bytes = inline(view.member(&HEADER)?);
         let (servers, available) = bytes.split_first_chunk::<2>()?;
         let available = u64::from_be_bytes(available.try_into().ok()?);
@@ -91,8 +93,8 @@ impl Header {
 fn new(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     let mut servers = Vec::new();
     for (place, list) in arguments.iter().enumerate() {
         let names = list.split(|byte| matches!(byte, b',' | b' ' | b'\t' | b'\r' | b'\n'));
@@ -104,22 +106,22 @@ fn new(
             }
         }
     }
-    // Names are not repeated in errors: they can hold any bytes.
+    // Names are not repeated in errors, since they may contain any bytes.
     let ring = Ring::new(servers, Layout::Weighted).map_err(|error| match error {
         RingError::Twice(_) => CallError::Client("a server occurs twice".to_owned()),
         error => CallError::Client(error.to_string()),
     })?;
     store(object, &ring)?;
-    Ok(frame.created())
+    Ok(context.created())
 }
 
-/// Makes the ring the object's state.
+/// Stores the ring as the object's state.
 fn store(object: &mut Object<'_>, ring: &Ring) -> Result<(), CallError> {
     object.set(&[]);
     let mut members = object.members();
     let servers = ring.servers().len() as u16;
     let available = u64::MAX >> (64 - servers);
-    members.put(&HEADER, &Header { servers, available }.write())?;
+    members.put(&HEADER, &RingHeader { servers, available }.write())?;
     let mut value = Vec::with_capacity(PART * POINT);
     for part in ring.points().chunks(PART) {
         value.clear();
@@ -140,22 +142,23 @@ fn store(object: &mut Object<'_>, ring: &Ring) -> Result<(), CallError> {
 fn find(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     let view = object.view();
-    let Some(header) = Header::read(view).filter(|header| header.available != 0) else {
-        return Ok(Reply::Miss);
+    let Some(header) = RingHeader::read(view).filter(|header| header.available != 0) else {
+        return Ok(MethodReply::Miss);
     };
     let from = write_point(Point { hash: key_hash(arguments.get(0).unwrap_or_default()), server: 0 });
     let server = first_available(view, header, from).or_else(|| first_available(view, header, [0; POINT]));
     match server.and_then(|server| view.member(&server_key(server))) {
-        Some(value) => Ok(frame.text(name_of(inline(value)))),
-        None => Ok(Reply::Miss),
+        Some(value) => Ok(context.text(name_of(inline(value)))),
+        None => Ok(MethodReply::Miss),
     }
 }
 
-/// The server of the first point at or after `from` whose server is available; None: there is none up to the last point.
-fn first_available(view: View<'_>, header: Header, from: [u8; POINT]) -> Option<u16> {
+/// The server of the first point at or after `from` that is available; None: there is none up to the last
+/// point.
+fn first_available(view: StateView<'_>, header: RingHeader, from: [u8; POINT]) -> Option<u16> {
     let mut found = None;
     view.scan(Bound::Included(&key(POINTS, [&from, &[]])), |part, value| {
         if part.first() != Some(&POINTS) {
@@ -170,39 +173,43 @@ fn first_available(view: View<'_>, header: Header, from: [u8; POINT]) -> Option<
     found
 }
 
-fn count(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
-    push_whole(frame.out, Header::read(object.view()).map_or(0, |header| header.servers.into()));
-    Ok(Reply::Value)
+fn count(
+    object: &mut Object<'_>,
+    _: &Arguments<'_>,
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
+    push_whole(context.out, RingHeader::read(object.view()).map_or(0, |header| header.servers.into()));
+    Ok(MethodReply::Value)
 }
 
 fn is_available(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     let view = object.view();
-    let header = Header::read(view);
+    let header = RingHeader::read(view);
     let server = place_of(view, arguments.get(0).unwrap_or_default());
     let is_available = header.zip(server).is_some_and(|(header, server)| header.is_available(server));
-    Ok(frame.text(if is_available { b"1" } else { b"0" }))
+    Ok(context.text(if is_available { b"1" } else { b"0" }))
 }
 
 fn set_available(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     let view = object.view();
     let [first, second] = [0, 1].map(|place| arguments.get(place).unwrap_or_default());
-    // Cacheismo's order is the other one.
+    // Cacheismo has the other order.
     let (name, value) = if matches!(second, b"0" | b"1") { (first, second) } else { (second, first) };
     let is_available = match value {
         b"0" => false,
         b"1" => true,
         _ => return Err(CallError::argument(1, "1 or 0")),
     };
-    let (Some(mut header), Some(server)) = (Header::read(view), place_of(view, name)) else {
-        return Ok(frame.text(b"NOT_FOUND"));
+    let (Some(mut header), Some(server)) = (RingHeader::read(view), place_of(view, name)) else {
+        return Ok(context.text(b"NOT_FOUND"));
     };
     if header.is_available(server) != is_available {
         header.available ^= 1 << server;
@@ -210,11 +217,11 @@ fn set_available(
             bytes.copy_from_slice(&header.write());
         }
     }
-    Ok(frame.text(b"SUCCESS"))
+    Ok(context.text(b"SUCCESS"))
 }
 
-fn dump(view: View<'_>, _: &Frame<'_>, out: &mut Vec<u8>) {
-    let Some(header) = Header::read(view) else { return };
+fn dump(view: StateView<'_>, _: &CallContext<'_>, out: &mut Vec<u8>) {
+    let Some(header) = RingHeader::read(view) else { return };
     out.extend_from_slice(b"{\"servers\":[");
     each_server(view, |place, server| {
         out.extend_from_slice(if place == 0 { b"{\"name\":" } else { b",{\"name\":" });
@@ -228,8 +235,8 @@ fn dump(view: View<'_>, _: &Frame<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"]}");
 }
 
-/// The place of the server with this name.
-fn place_of(view: View<'_>, name: &[u8]) -> Option<u16> {
+/// The number of the server with this name.
+fn place_of(view: StateView<'_>, name: &[u8]) -> Option<u16> {
     let mut found = None;
     each_server(view, |place, server| {
         found = (name_of(server) == name).then_some(place);
@@ -238,8 +245,8 @@ fn place_of(view: View<'_>, name: &[u8]) -> Option<u16> {
     found
 }
 
-/// Calls `each` with the places and values of servers until it returns false.
-fn each_server(view: View<'_>, mut each: impl FnMut(u16, &[u8]) -> bool) {
+/// Calls `each` with the numbers and values of servers, until it returns false.
+fn each_server(view: StateView<'_>, mut each: impl FnMut(u16, &[u8]) -> bool) {
     view.scan(Bound::Included(&[SERVERS]), |key, value| match key {
         [SERVERS, high, low] => each(u16::from_be_bytes([*high, *low]), inline(value)),
         _ => false,
@@ -251,7 +258,7 @@ fn name_of(server: &[u8]) -> &[u8] {
     server.get(4..).unwrap_or_default()
 }
 
-fn server_key(place: u16) -> Key {
+fn server_key(place: u16) -> MemberKey {
     key(SERVERS, [&place.to_be_bytes(), &[]])
 }
 

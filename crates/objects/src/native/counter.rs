@@ -1,40 +1,40 @@
-//! `counter`: a number, 64 bits with a sign, that stops at its limits and says so.
+//! `counter`: a signed number of 64 bits that stops at its limits, and reports that.
 //!
-//! The state: the number, 8 bytes, little-endian.
+//! The state is the number: 8 bytes, little-endian.
 
 use crate::arguments::Arguments;
-use crate::call::{CallError, Frame, Reply};
-use crate::method::{Absent, ObjectType, method};
+use crate::call::{CallContext, CallError, MethodReply};
+use crate::method::{ObjectType, OnAbsent, method};
 use crate::number;
-use crate::object::{Object, View};
+use crate::object::{Object, StateView};
 
 const NUMBER: &str = "a number from -9223372036854775808 to 9223372036854775807";
 const TTL: &str = "a time to live from 0 (for ever) to 366d, such as 60 or 5m";
 
-/// See the module's text.
+/// The type `counter`.
 pub(crate) static COUNTER: ObjectType = ObjectType {
     name: "counter",
     id: 6,
     doc: "A number that is changed in one step.",
     methods: &[
-        method("new", (0, 1), "[n]", "CREATED; it is n (0)", Absent::Runs, new),
+        method("new", (0, 1), "[n]", "CREATED; it is n (0)", OnAbsent::Runs, new),
         method(
             "add",
             (1, 2),
             "n [ttl]",
             "the new value, and ` saturated` after a largest or smallest one that cuts the sum off. An absent \
                       counter is 0, and lives for the ttl",
-            Absent::Runs,
+            OnAbsent::Runs,
             add,
         ),
-        method("get", (0, 0), "", "the value", Absent::Miss, get),
-        method("set", (1, 2), "n [ttl]", "n; it lives for the ttl from now on", Absent::Runs, set),
+        method("get", (0, 0), "", "the value", OnAbsent::Miss, get),
+        method("set", (1, 2), "n [ttl]", "n; it lives for the ttl from now on", OnAbsent::Runs, set),
         method(
             "max",
             (1, 2),
             "n [ttl]",
             "the larger one of the value and n, which is the value now; ttl as for add",
-            Absent::Runs,
+            OnAbsent::Runs,
             max,
         ),
         method(
@@ -42,7 +42,7 @@ pub(crate) static COUNTER: ObjectType = ObjectType {
             (1, 2),
             "n [ttl]",
             "the smaller one of the value and n, which is the value now; ttl as for add",
-            Absent::Runs,
+            OnAbsent::Runs,
             min,
         ),
     ],
@@ -59,39 +59,39 @@ fn number_of(arguments: &Arguments<'_>) -> Result<i64, CallError> {
     number::argument(arguments, 0, NUMBER, number::signed)
 }
 
-/// When a counter with the call's time to live expires; `None`: the call has none.
+/// The expiry of a counter with the call's time to live; None: the call has none.
 #[expect(clippy::option_option, reason = "no argument is not the same as no end")]
-fn end_ms(arguments: &Arguments<'_>, frame: &Frame<'_>) -> Result<Option<Option<u64>>, CallError> {
+fn end_ms(arguments: &Arguments<'_>, context: &CallContext<'_>) -> Result<Option<Option<u64>>, CallError> {
     if arguments.len() < 2 {
         return Ok(None);
     }
     let ttl_ms = number::argument(arguments, 1, TTL, |text| {
         if number::whole(text) == Some(0) { Some(0) } else { number::span_ms(text) }
     })?;
-    Ok(Some((ttl_ms > 0).then(|| frame.now_ms.saturating_add(ttl_ms))))
+    Ok(Some((ttl_ms > 0).then(|| context.now_ms.saturating_add(ttl_ms))))
 }
 
 fn new(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     let n = if arguments.is_empty() { 0 } else { number_of(arguments)? };
     object.set(&n.to_le_bytes());
-    object.expire_at(frame.end_of_new());
-    Ok(frame.created())
+    object.expire_at(context.end_of_new());
+    Ok(context.created())
 }
 
-/// Changes the value to what `change` makes of the old one and the argument.
+/// Replaces the value by `change` of the old value and the argument.
 #[inline]
 fn change(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
+    context: &mut CallContext<'_>,
     change: impl FnOnce(Option<i64>, i64) -> i64,
 ) -> Result<(), CallError> {
     let n = number_of(arguments)?;
-    let end_ms = end_ms(arguments, frame)?;
+    let end_ms = end_ms(arguments, context)?;
     let old = value(object.bytes());
     let new = change(old, n);
     if old != Some(new) {
@@ -100,67 +100,71 @@ fn change(
     if let (None, Some(end_ms)) = (old, end_ms) {
         object.expire_at(end_ms);
     }
-    number::push_signed(frame.out, new);
+    number::push_signed(context.out, new);
     Ok(())
 }
 
 fn add(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     let mut is_cut = false;
-    change(object, arguments, frame, |old, n| {
+    change(object, arguments, context, |old, n| {
         let old = old.unwrap_or(0);
         is_cut = old.checked_add(n).is_none();
         old.saturating_add(n)
     })?;
     if is_cut {
-        frame.out.extend_from_slice(b" saturated");
+        context.out.extend_from_slice(b" saturated");
     }
-    Ok(Reply::Value)
+    Ok(MethodReply::Value)
 }
 
 fn max(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
-    change(object, arguments, frame, |old, n| old.map_or(n, |old| old.max(n)))?;
-    Ok(Reply::Value)
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
+    change(object, arguments, context, |old, n| old.map_or(n, |old| old.max(n)))?;
+    Ok(MethodReply::Value)
 }
 
 fn min(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
-    change(object, arguments, frame, |old, n| old.map_or(n, |old| old.min(n)))?;
-    Ok(Reply::Value)
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
+    change(object, arguments, context, |old, n| old.map_or(n, |old| old.min(n)))?;
+    Ok(MethodReply::Value)
 }
 
 fn set(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     let n = number_of(arguments)?;
-    if let Some(end_ms) = end_ms(arguments, frame)? {
+    if let Some(end_ms) = end_ms(arguments, context)? {
         object.expire_at(end_ms);
     }
     object.set(&n.to_le_bytes());
-    number::push_signed(frame.out, n);
-    Ok(Reply::Value)
+    number::push_signed(context.out, n);
+    Ok(MethodReply::Value)
 }
 
-fn get(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
-    let Some(value) = value(object.bytes()) else { return Ok(Reply::Miss) };
-    number::push_signed(frame.out, value);
-    Ok(Reply::Value)
+fn get(
+    object: &mut Object<'_>,
+    _: &Arguments<'_>,
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
+    let Some(value) = value(object.bytes()) else { return Ok(MethodReply::Miss) };
+    number::push_signed(context.out, value);
+    Ok(MethodReply::Value)
 }
 
-fn dump(view: View<'_>, _: &Frame<'_>, out: &mut Vec<u8>) {
-    if let View::Bytes(bytes) = view
+fn dump(view: StateView<'_>, _: &CallContext<'_>, out: &mut Vec<u8>) {
+    if let StateView::Bytes(bytes) = view
         && let Some(value) = value(bytes)
     {
         out.extend_from_slice(b"{\"value\":");

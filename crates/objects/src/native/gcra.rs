@@ -1,29 +1,29 @@
-//! `gcra`: a limit of a rate without windows, the generic cell rate algorithm, with the replies of redis-cell.
+//! `gcra`: a rate limit without windows, by the generic cell rate algorithm, with the replies of redis-cell.
 //!
-//! Each call may come an interval (period / count) after the one before; `burst` calls may come early. The state is how
-//! far calls are ahead of that schedule, the debt, which melts away with time. A call whose debt would exceed
-//! `burst + 1` intervals is limited. Times are counted in nanoseconds.
+//! Each call may come an interval (period / count) after the one before; `burst` calls may come early. The
+//! state is the debt: how far calls are ahead of that schedule. It decreases with time. A call that would
+//! raise the debt above `burst + 1` intervals is limited. Times are in nanoseconds.
 //!
-//! The state, 16 bytes, little-endian: the debt in ns, and the Unix time in ms for which it holds. A clock that has gone
-//! back stands still for the debt: it melts from then on.
+//! The state has 16 bytes, little-endian: the debt in ns, and the Unix time in ms at which that debt was
+//! valid. If the clock has gone back, the debt stays, and decreases from then on.
 //!
 //! Source: <https://github.com/brandur/redis-cell>, `RateLimiter::rate_limit`; `debt` is its `tat - now`.
 
 use crate::arguments::Arguments;
-use crate::call::{CallError, Frame, Reply};
-use crate::method::{Absent, ObjectType, method};
+use crate::call::{CallContext, CallError, MethodReply};
+use crate::method::{ObjectType, OnAbsent, method};
 use crate::number;
-use crate::object::{Object, View};
+use crate::object::{Object, StateView};
 
 const NS_PER_MS: u64 = 1_000_000;
-/// Longest time in which a burst comes back.
+/// The longest time in which a burst becomes available again, in ns.
 const REFILL_MAX_NS: u64 = 100 * 366 * 86_400_000 * NS_PER_MS;
 const MOST: u64 = 1_000_000_000;
 const BURST: &str = "a number from 0 to 1000000000 that comes back within 100 years";
 const COUNT: &str = "a number from 1 to 1000000000, at most one a nanosecond";
 const QUANTITY: &str = "a number from 0 on";
 
-/// See the module's text.
+/// The type `gcra`.
 pub(crate) static GCRA: ObjectType = ObjectType {
     name: "gcra",
     id: 7,
@@ -35,20 +35,20 @@ pub(crate) static GCRA: ObjectType = ObjectType {
             "burst count period [n]",
             "limited (0, 1), limit (burst + 1), left, retry_after, reset_after; whole seconds, rounded up; -1: never or not \
                       needed; n (1): 0 takes nothing",
-            Absent::Runs,
+            OnAbsent::Runs,
             take,
         ),
-        method("peek", (3, 3), "burst count period", "as take of 0", Absent::Runs, peek),
+        method("peek", (3, 3), "burst count period", "as take of 0", OnAbsent::Runs, peek),
     ],
     dump: Some(dump),
 };
 
-/// What a call asks for.
+/// The parameters of a call.
 #[derive(Debug, Clone, Copy)]
 struct Rate {
     burst: u64,
     interval_ns: u64,
-    /// Debt that no call may exceed.
+    /// The largest debt of a call that is not limited.
     most_ns: u64,
 }
 
@@ -68,7 +68,7 @@ impl Rate {
     }
 }
 
-/// What the item holds.
+/// The state of the object.
 #[derive(Debug, Clone, Copy)]
 struct GcraState {
     debt_ns: u64,
@@ -81,7 +81,7 @@ impl GcraState {
         number::words(bytes).map(|[debt_ns, at_ms]| Self { debt_ns, at_ms })
     }
 
-    /// What is left of the debt.
+    /// The debt at this time.
     #[inline]
     fn debt_ns(&self, now_ms: u64) -> u64 {
         self.debt_ns.saturating_sub(now_ms.saturating_sub(self.at_ms).saturating_mul(NS_PER_MS))
@@ -91,31 +91,31 @@ impl GcraState {
 fn take(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     let rate = Rate::read(arguments)?;
     let n = if arguments.len() > 3 { number::argument(arguments, 3, QUANTITY, number::whole)? } else { 1 };
     let found = GcraState::read(object.bytes());
-    let mut debt_ns = found.map_or(0, |found| found.debt_ns(frame.now_ms));
-    let taken = limit(rate, debt_ns, n, frame.out);
-    let went_back = found.is_some_and(|found| found.at_ms > frame.now_ms);
+    let mut debt_ns = found.map_or(0, |found| found.debt_ns(context.now_ms));
+    let taken = limit(rate, debt_ns, n, context.out);
+    let went_back = found.is_some_and(|found| found.at_ms > context.now_ms);
     if taken.is_some_and(|ns| ns > 0) || went_back {
         debt_ns += taken.unwrap_or(0);
-        number::set_words(object, [debt_ns, frame.now_ms]);
-        object.expire_at(Some(frame.now_ms.saturating_add(debt_ns.div_ceil(NS_PER_MS))));
+        number::set_words(object, [debt_ns, context.now_ms]);
+        object.expire_at(Some(context.now_ms.saturating_add(debt_ns.div_ceil(NS_PER_MS))));
     }
-    Ok(Reply::Value)
+    Ok(MethodReply::Value)
 }
 
 fn peek(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     let rate = Rate::read(arguments)?;
-    let debt_ns = GcraState::read(object.bytes()).map_or(0, |found| found.debt_ns(frame.now_ms));
-    limit(rate, debt_ns, 0, frame.out);
-    Ok(Reply::Value)
+    let debt_ns = GcraState::read(object.bytes()).map_or(0, |found| found.debt_ns(context.now_ms));
+    limit(rate, debt_ns, 0, context.out);
+    Ok(MethodReply::Value)
 }
 
 /// Appends the five numbers of a call that takes `n`. Returns the debt that it adds; None: it is limited.
@@ -140,14 +140,14 @@ fn limit(rate: Rate, debt_ns: u64, n: u64, out: &mut Vec<u8>) -> Option<u64> {
     taken_ns
 }
 
-/// Rounded up to seconds, without what is below a millisecond, as redis-cell does.
+/// Seconds, rounded up after the part below a millisecond is dropped, as in redis-cell.
 #[inline]
 fn seconds(ns: u64) -> u64 {
     (ns / NS_PER_MS).div_ceil(1000)
 }
 
-fn dump(view: View<'_>, _: &Frame<'_>, out: &mut Vec<u8>) {
-    let View::Bytes(bytes) = view else { return };
+fn dump(view: StateView<'_>, _: &CallContext<'_>, out: &mut Vec<u8>) {
+    let StateView::Bytes(bytes) = view else { return };
     let Some(state) = GcraState::read(bytes) else { return };
     number::push_fields(out, &[("debt_ns", state.debt_ns), ("at_ms", state.at_ms)]);
 }

@@ -1,14 +1,16 @@
-//! `hll`: the number of distinct items, estimated from 12 KiB of registers.
+//! `hll`: an estimate of the number of distinct items, from 12 KiB of registers.
 //!
-//! The registers and the estimate are those of the crate `cattlegrid_hll`.
+//! The crate `cattlegrid_hll` has the registers and the estimate.
 //!
 //! The state is sparse at first: 3 bytes for each register that is not 0, in order,
 //! ```text
 //!   | register, 14 bits, and rank, 6 bits, in 24 bits: big-endian |
 //! ```
-//! and above [`FLAT_MAX`] bytes dense: 16 members in a tree, each 1024 registers of 6 bits.
+//! Above [`FLAT_MAX`] bytes it is dense: 16 members in a tree, each with 1024 registers of 6 bits.
 //!
-//! `sketch` answers the registers as text, for clients that merge sketches of several servers, in the digits of base64 (A is 0):
+//! `sketch` returns the registers as text, for clients that merge sketches of several servers. The digits are
+//! those of base64 (A is 0). The text is the digit 1 (the version of the hash, the registers and this text),
+//! then whichever is shorter of
 //! the digit 1 (the version: of the hash, the registers and this text), then whichever is shorter,
 //! ```text
 //!   s | register, 3 digits, and rank, 1 digit | ...     registers that are not 0, ascending
@@ -24,45 +26,45 @@ use std::ops::Bound;
 use cattlegrid_hll::{Counts, RANK_MAX, REGISTERS, digit, estimate, register_and_rank};
 
 use crate::arguments::{ARGUMENTS_MAX, Arguments};
-use crate::call::{CallError, Frame, Reply};
+use crate::call::{CallContext, CallError, MethodReply};
 use crate::listing::Listing;
 use crate::members::FLAT_MAX;
-use crate::method::{Absent, ObjectType, method, of_several};
+use crate::method::{ObjectType, OnAbsent, method, of_several};
 
 use crate::native::sketch::{hash, inline, make_absent};
 use crate::number::push_whole;
-use crate::object::{Change, Object, View};
+use crate::object::{Object, StateChange, StateView};
 use crate::registry::OBJECT_KEY_MAX;
 
-/// Registers of a member of the dense form.
+/// The number of registers in a member of the dense form.
 const PART: usize = 1024;
-/// Bytes of such a member.
+/// The size of such a member, in bytes.
 const PART_BYTES: usize = PART * 6 / 8;
-/// Space of the dense form's members.
+/// The space of the dense form's members.
 const PARTS: u8 = 1;
-/// Bytes of an entry of the sparse form.
+/// The size of an entry of the sparse form, in bytes.
 const ENTRY: usize = 3;
-/// Most bytes of the sparse form.
+/// The largest sparse form, in bytes.
 const SPARSE_MAX: usize = FLAT_MAX / ENTRY * ENTRY;
 
-/// First byte of a sketch as text.
+/// The first byte of a sketch as text.
 const SKETCH_VERSION: &[u8] = b"1";
-/// Characters of a register in the text that has only those that are not 0.
+/// The characters of a register in the text that leaves out registers that are 0.
 const SKETCH_ENTRY: usize = 4;
 
-/// See the module's text.
+/// The type `hll`.
 pub(crate) static HLL: ObjectType = ObjectType {
     name: "hll",
     id: 13,
     doc: "The number of distinct items, estimated within about 1 %.",
     methods: &[
-        method("new", (0, 0), "", "CREATED", Absent::Runs, new),
+        method("new", (0, 0), "", "CREATED", OnAbsent::Runs, new),
         method(
             "add",
             (1, ARGUMENTS_MAX),
             "item [item ...]",
             "1: the object has changed, 0: it has not",
-            Absent::Runs,
+            OnAbsent::Runs,
             add,
         ),
         method(
@@ -70,7 +72,7 @@ pub(crate) static HLL: ObjectType = ObjectType {
             (0, 0),
             "",
             "number of distinct items, with a standard error of 0.81 %",
-            Absent::Miss,
+            OnAbsent::Miss,
             count,
         ),
         of_several(&method(
@@ -78,30 +80,43 @@ pub(crate) static HLL: ObjectType = ObjectType {
             (1, ARGUMENTS_MAX),
             "key [key ...]",
             "number of distinct items of this object and the others together; none is changed",
-            Absent::Miss,
+            OnAbsent::Miss,
             merge,
         )),
-        method("sketch", (0, 0), "", "its registers as text, which clients can merge", Absent::Miss, sketch),
+        method(
+            "sketch",
+            (0, 0),
+            "",
+            "its registers as text, which clients can merge",
+            OnAbsent::Miss,
+            sketch,
+        ),
     ],
     dump: Some(dump),
 };
 
-fn new(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
+fn new(
+    object: &mut Object<'_>,
+    _: &Arguments<'_>,
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     object.set(&[]);
-    Ok(frame.created())
+    Ok(context.created())
 }
 
 fn add(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
-    make_absent(object, frame, new)?;
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
+    make_absent(object, context, new)?;
     let mut ranks = arguments.iter().map(|item| register_and_rank(hash(item)));
     let is_changed = match object.view() {
-        View::Tree(_) | View::Layer(_) => add_dense(object, ranks),
-        View::Bytes(_) | View::Absent => loop {
-            let Some((register, rank)) = ranks.next() else { break !matches!(object.change, Change::None) };
+        StateView::Tree(_) | StateView::Layer(_) => add_dense(object, ranks),
+        StateView::Bytes(_) | StateView::Absent => loop {
+            let Some((register, rank)) = ranks.next() else {
+                break !matches!(object.change, StateChange::None);
+            };
             if !add_sparse(object, register, rank) {
                 make_dense(object)?;
                 add_dense(object, std::iter::once((register, rank)).chain(ranks));
@@ -109,15 +124,23 @@ fn add(
             }
         },
     };
-    Ok(frame.text(if is_changed { b"1" } else { b"0" }))
+    Ok(context.text(if is_changed { b"1" } else { b"0" }))
 }
 
-fn count(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
-    push_whole(frame.out, estimate(&counts_of(object.view())));
-    Ok(Reply::Value)
+fn count(
+    object: &mut Object<'_>,
+    _: &Arguments<'_>,
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
+    push_whole(context.out, estimate(&counts_of(object.view())));
+    Ok(MethodReply::Value)
 }
 
-fn merge(object: &mut Object<'_>, others: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
+fn merge(
+    object: &mut Object<'_>,
+    others: &Arguments<'_>,
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     let mut keys: Vec<Box<[u8]>> = vec![object.key().into()];
     for (place, key) in others.iter().enumerate() {
         if !(1..=OBJECT_KEY_MAX).contains(&key.len()) {
@@ -127,11 +150,15 @@ fn merge(object: &mut Object<'_>, others: &Arguments<'_>, frame: &mut Frame<'_>)
             keys.push(key.into());
         }
     }
-    Ok(Reply::List(Listing::fold(keys, fold, finish).under(frame.settings)))
+    Ok(MethodReply::List(Listing::fold(keys, fold, finish).with_settings(context.settings)))
 }
 
-fn sketch(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
-    let (view, out) = (object.view(), &mut *frame.out);
+fn sketch(
+    object: &mut Object<'_>,
+    _: &Arguments<'_>,
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
+    let (view, out) = (object.view(), &mut *context.out);
     let filled = REGISTERS - counts_of(view)[0] as usize;
     out.extend_from_slice(SKETCH_VERSION);
     if filled * SKETCH_ENTRY < REGISTERS {
@@ -147,11 +174,11 @@ fn sketch(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> 
         out.resize(from + REGISTERS, digit(0));
         each_register(view, |register, rank| out[from + register] = digit(usize::from(rank)));
     }
-    Ok(Reply::Value)
+    Ok(MethodReply::Value)
 }
 
-/// Merges a state into registers of a byte each.
-fn fold(registers: &mut Vec<u8>, view: View<'_>) {
+/// Merges a state into registers of one byte each.
+fn fold(registers: &mut Vec<u8>, view: StateView<'_>) {
     registers.resize(REGISTERS, 0);
     each_register(view, |register, rank| registers[register] = registers[register].max(rank));
 }
@@ -160,20 +187,20 @@ fn finish(registers: &[u8], out: &mut Vec<u8>) {
     push_whole(out, estimate(&cattlegrid_hll::counts(registers)));
 }
 
-fn dump(view: View<'_>, _: &Frame<'_>, out: &mut Vec<u8>) {
+fn dump(view: StateView<'_>, _: &CallContext<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"count\":");
     push_whole(out, estimate(&counts_of(view)));
     out.extend_from_slice(b",\"registers\":");
     push_whole(out, REGISTERS as u64);
     out.extend_from_slice(b",\"form\":");
-    out.extend_from_slice(if matches!(view, View::Tree(_) | View::Layer(_)) {
+    out.extend_from_slice(if matches!(view, StateView::Tree(_) | StateView::Layer(_)) {
         b"\"dense\"}"
     } else {
         b"\"sparse\"}"
     });
 }
 
-/// Raises a register of the sparse form. False: there is no room for it, and nothing has changed.
+/// Raises a register of the sparse form. False: there is no room, and nothing has changed.
 fn add_sparse(object: &mut Object<'_>, register: usize, rank: u8) -> bool {
     let (entries, _) = object.bytes().as_chunks::<ENTRY>();
     match entries.binary_search_by_key(&register, |entry| read_entry(*entry).0) {
@@ -206,7 +233,7 @@ fn make_dense(object: &mut Object<'_>) -> Result<(), CallError> {
     Ok(())
 }
 
-/// Raises registers of the dense form in their places. True: one has changed.
+/// Raises registers of the dense form in place. True: one has changed.
 fn add_dense(object: &mut Object<'_>, ranks: impl Iterator<Item = (usize, u8)>) -> bool {
     let view = object.view();
     let raises = ranks.filter(|(register, rank)| dense_register(view, *register) < *rank);
@@ -226,7 +253,7 @@ fn add_dense(object: &mut Object<'_>, ranks: impl Iterator<Item = (usize, u8)>) 
     true
 }
 
-fn dense_register(view: View<'_>, register: usize) -> u8 {
+fn dense_register(view: StateView<'_>, register: usize) -> u8 {
     let part = view.member(&[PARTS, (register / PART) as u8]).map_or(&[][..], inline);
     part.try_into().map_or(0, |part| read_register(part, register % PART))
 }
@@ -255,18 +282,18 @@ fn write_register(part: &mut [u8; PART_BYTES], register: usize, rank: u8) {
 }
 
 /// Calls `each` with the registers that are not 0 and their ranks.
-fn each_register(view: View<'_>, mut each: impl FnMut(usize, u8)) {
+fn each_register(view: StateView<'_>, mut each: impl FnMut(usize, u8)) {
     match view {
-        View::Absent => {}
-        View::Bytes(bytes) => {
+        StateView::Absent => {}
+        StateView::Bytes(bytes) => {
             let (entries, _) = bytes.as_chunks::<ENTRY>();
             entries.iter().map(|entry| read_entry(*entry)).for_each(|(register, rank)| each(register, rank));
         }
-        View::Tree(_) | View::Layer(_) => view.scan(Bound::Unbounded, |key, value| {
+        StateView::Tree(_) | StateView::Layer(_) => view.scan(Bound::Unbounded, |key, value| {
             let place = key.get(1).map_or(0, |place| usize::from(*place) % (REGISTERS / PART));
             if let Ok(part) = inline(value).try_into() {
                 let part: &[u8; PART_BYTES] = part;
-                // Three bytes are four registers.
+                // Three bytes have four registers.
                 for (four, bytes) in part.as_chunks::<3>().0.iter().enumerate() {
                     let word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], 0]);
                     for own in 0..4 {
@@ -282,8 +309,8 @@ fn each_register(view: View<'_>, mut each: impl FnMut(usize, u8)) {
     }
 }
 
-/// How many registers have each rank.
-fn counts_of(view: View<'_>) -> Counts {
+/// The number of registers with each rank.
+fn counts_of(view: StateView<'_>) -> Counts {
     let mut counts = [0; RANK_MAX + 1];
     counts[0] = REGISTERS as u32;
     each_register(view, |_, rank| {

@@ -1,35 +1,36 @@
-//! `lock`: one owner at a time, for a limited time, with fence numbers.
+//! `lock`: one owner at a time, for a limited time, with fencing numbers.
 //!
-//! Advisory: nothing stops a client that works on after its lock has ended but the fence number, which resources compare.
-//! An eviction or a restart forgets the lock.
+//! The lock is advisory: a client that goes on after its lock has ended is stopped only by resources that
+//! compare the fencing number. An eviction or a restart removes the lock.
 //!
 //! The state, little-endian:
 //! ```text
 //!   0       8         16        24
 //!   | fence | length  | since   | owner, 1 to 250 bytes; empty: free
 //! ```
-//! The lock ends `length` ms after the Unix time `since` in ms. A clock that has gone back counts the length anew.
+//! The lock ends `length` ms after the Unix time `since` in ms. If the clock has gone back, the length is
+//! counted again from then on.
 //!
 //! # Invariants
-//! * Fences grow from owner to owner. The first is the time in ms; later ones are larger than all before, and a released
-//!   lock is remembered until the clock has passed its fence, so that they grow after an expiry or an eviction too. (An
-//!   owner changes less than 1000 times a second over the life of a lock, or the fence runs ahead of the clock, and an
-//!   eviction then lets it fall back.)
+//! * Fencing numbers grow from owner to owner. The first is the time in ms; later ones are larger than all
+//!   before. A released lock is kept until the clock has passed its number, so that numbers also grow after
+//!   an expiry or an eviction. (This requires that the owner changes less than 1000 times a second over the
+//!   life of a lock. Otherwise the number is ahead of the clock, and after an eviction it can be smaller.)
 
 use crate::arguments::Arguments;
-use crate::call::{CallError, Frame, Reply};
+use crate::call::{CallContext, CallError, MethodReply};
 use crate::listing::json;
-use crate::method::{Absent, ObjectType, method};
+use crate::method::{ObjectType, OnAbsent, method};
 use crate::number;
-use crate::object::{Object, View};
+use crate::object::{Object, StateView};
 
-/// Longest owner in bytes.
+/// The longest owner, in bytes.
 const OWNER_MAX: usize = 250;
 const OWNER: &str = "an owner of 1 to 250 bytes";
-/// Bytes before the owner.
+/// The number of bytes before the owner.
 const HEAD: usize = 24;
 
-/// See the module's text.
+/// The type `lock`.
 pub(crate) static LOCK: ObjectType = ObjectType {
     name: "lock",
     id: 10,
@@ -41,7 +42,7 @@ pub(crate) static LOCK: ObjectType = ObjectType {
             "owner time",
             "OK and the fence number: it is the owner's for that time (30s), also when it was before, with the \
                       same fence; HELD and whole seconds left, rounded up: another has it",
-            Absent::Runs,
+            OnAbsent::Runs,
             take,
         ),
         method(
@@ -49,16 +50,16 @@ pub(crate) static LOCK: ObjectType = ObjectType {
             (2, 2),
             "owner time",
             "OK and the fence number; NOT_OWNER: it has ended or is another's",
-            Absent::Runs,
+            OnAbsent::Runs,
             renew,
         ),
-        method("release", (1, 1), "owner", "OK; NOT_OWNER", Absent::Runs, release),
-        method("holder", (0, 0), "", "the owner; a miss: it is free", Absent::Miss, holder),
+        method("release", (1, 1), "owner", "OK; NOT_OWNER", OnAbsent::Runs, release),
+        method("holder", (0, 0), "", "the owner; a miss: it is free", OnAbsent::Miss, holder),
     ],
     dump: Some(dump),
 };
 
-/// What the item holds.
+/// The state of the object.
 #[derive(Debug, Clone, Copy)]
 struct LockState<'a> {
     fence: u64,
@@ -74,7 +75,7 @@ impl<'a> LockState<'a> {
         Some(Self { fence, length_ms, since_ms, owner })
     }
 
-    /// How long it is held; 0: it is free.
+    /// The milliseconds for which the lock is held; 0: it is free.
     fn left_ms(&self, now_ms: u64) -> u64 {
         if self.owner.is_empty() {
             return 0;
@@ -82,13 +83,13 @@ impl<'a> LockState<'a> {
         self.length_ms.saturating_sub(now_ms.saturating_sub(self.since_ms))
     }
 
-    /// The clock has gone back behind the time that the length is counted from.
+    /// Whether the clock is before the time from which the length is counted.
     fn went_back(&self, now_ms: u64) -> bool {
         now_ms < self.since_ms && !self.owner.is_empty()
     }
 }
 
-/// Stores the lock; it is forgotten when it has ended and the clock has passed its fence.
+/// Stores the lock until it has ended and the clock has passed its fencing number.
 fn store(object: &mut Object<'_>, fence: u64, length_ms: u64, now_ms: u64, owner: &[u8]) {
     let state = object.edit();
     state.clear();
@@ -99,27 +100,27 @@ fn store(object: &mut Object<'_>, fence: u64, length_ms: u64, now_ms: u64, owner
     object.expire_at(Some(now_ms.saturating_add(length_ms).max(fence.saturating_add(1))));
 }
 
-/// The call's first argument as an owner of at most this many bytes. `what`: what it must be.
+/// The first argument as an owner of at most this many bytes. `what`: a description of valid owners.
 ///
 /// # Errors
-/// It is empty or longer.
+/// The owner is empty or too long.
 pub(super) fn owner<'a>(arguments: &Arguments<'a>, most: usize, what: &str) -> Result<&'a [u8], CallError> {
     let owner = arguments.get(0).filter(|owner| (1..=most).contains(&owner.len()));
     owner.ok_or_else(|| CallError::argument(0, what))
 }
 
-fn granted(fence: u64, frame: &mut Frame<'_>) -> Reply {
-    frame.out.extend_from_slice(b"OK ");
-    number::push_whole(frame.out, fence);
-    Reply::Value
+fn granted(fence: u64, context: &mut CallContext<'_>) -> MethodReply {
+    context.out.extend_from_slice(b"OK ");
+    number::push_whole(context.out, fence);
+    MethodReply::Value
 }
 
 fn take(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
-    let now_ms = frame.now_ms;
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
+    let now_ms = context.now_ms;
     let owner = owner(arguments, OWNER_MAX, OWNER)?;
     let length_ms = number::argument(arguments, 1, number::SPAN, number::span_ms)?;
     let fence = match LockState::read(object.bytes()) {
@@ -127,60 +128,66 @@ fn take(
         Some(state) => {
             let left_ms = state.left_ms(now_ms);
             if left_ms > 0 && state.owner != owner {
-                frame.out.extend_from_slice(b"HELD ");
-                number::push_seconds_up(frame.out, left_ms);
+                context.out.extend_from_slice(b"HELD ");
+                number::push_seconds_up(context.out, left_ms);
                 if state.went_back(now_ms) {
                     let holder = state.owner.to_vec();
                     store(object, state.fence, state.length_ms, now_ms, &holder);
                 }
-                return Ok(Reply::Value);
+                return Ok(MethodReply::Value);
             }
             if left_ms > 0 { state.fence } else { now_ms.max(state.fence.saturating_add(1)) }
         }
     };
     store(object, fence, length_ms, now_ms, owner);
-    Ok(granted(fence, frame))
+    Ok(granted(fence, context))
 }
 
 fn renew(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     let owner = owner(arguments, OWNER_MAX, OWNER)?;
     let length_ms = number::argument(arguments, 1, number::SPAN, number::span_ms)?;
-    let Some(fence) = own(object, owner, frame) else { return Ok(frame.text(b"NOT_OWNER")) };
-    store(object, fence, length_ms, frame.now_ms, owner);
-    Ok(granted(fence, frame))
+    let Some(fence) = own(object, owner, context) else { return Ok(context.text(b"NOT_OWNER")) };
+    store(object, fence, length_ms, context.now_ms, owner);
+    Ok(granted(fence, context))
 }
 
 fn release(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     let owner = owner(arguments, OWNER_MAX, OWNER)?;
-    let Some(fence) = own(object, owner, frame) else { return Ok(frame.text(b"NOT_OWNER")) };
-    store(object, fence, 0, frame.now_ms, b"");
-    Ok(frame.text(b"OK"))
+    let Some(fence) = own(object, owner, context) else { return Ok(context.text(b"NOT_OWNER")) };
+    store(object, fence, 0, context.now_ms, b"");
+    Ok(context.text(b"OK"))
 }
 
-/// The fence, if it is this owner's now.
-fn own(object: &Object<'_>, owner: &[u8], frame: &Frame<'_>) -> Option<u64> {
+/// The fencing number, if this owner has the lock now.
+fn own(object: &Object<'_>, owner: &[u8], context: &CallContext<'_>) -> Option<u64> {
     let state = LockState::read(object.bytes())?;
-    (state.owner == owner && state.left_ms(frame.now_ms) > 0).then_some(state.fence)
+    (state.owner == owner && state.left_ms(context.now_ms) > 0).then_some(state.fence)
 }
 
-fn holder(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
+fn holder(
+    object: &mut Object<'_>,
+    _: &Arguments<'_>,
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     let state = LockState::read(object.bytes());
-    let Some(state) = state.filter(|state| state.left_ms(frame.now_ms) > 0) else { return Ok(Reply::Miss) };
-    Ok(frame.text(state.owner))
+    let Some(state) = state.filter(|state| state.left_ms(context.now_ms) > 0) else {
+        return Ok(MethodReply::Miss);
+    };
+    Ok(context.text(state.owner))
 }
 
-fn dump(view: View<'_>, frame: &Frame<'_>, out: &mut Vec<u8>) {
-    let View::Bytes(bytes) = view else { return };
+fn dump(view: StateView<'_>, context: &CallContext<'_>, out: &mut Vec<u8>) {
+    let StateView::Bytes(bytes) = view else { return };
     let Some(state) = LockState::read(bytes) else { return };
-    number::push_fields(out, &[("fence", state.fence), ("left_ms", state.left_ms(frame.now_ms))]);
+    number::push_fields(out, &[("fence", state.fence), ("left_ms", state.left_ms(context.now_ms))]);
     out.pop();
     out.extend_from_slice(b",\"owner\":");
     json::string(state.owner, out);

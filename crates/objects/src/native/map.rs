@@ -1,45 +1,45 @@
-//! `map`: values under keys, in order of the keys.
+//! `map`: values under keys, in the order of the keys.
 //!
-//! The state is the keys with their values. Values may be as long as items may; those above
-//! [`Tree::VALUE_INLINE_MAX`] bytes have pages of their own.
+//! The state has the keys and their values. A value may be as long as an item; a value above
+//! [`Tree::VALUE_INLINE_MAX`] bytes has separate pages.
 
 use cattlegrid_store::Tree;
 
 use crate::arguments::{ARGUMENTS_MAX, Arguments};
-use crate::call::{CallError, Frame, Reply};
-use crate::listing::{Rows, Shape, show, show_value};
-use crate::method::{Absent, ObjectType, method};
+use crate::call::{CallContext, CallError, MethodReply};
+use crate::listing::{RowSelection, RowShape, show, show_value};
+use crate::method::{ObjectType, OnAbsent, method};
 use crate::native::collection::{count, delete, exist, keys, member, new, number};
 use crate::native::set::MANY;
 use crate::number::signed;
 use crate::object::Object;
 
-/// See the module's text.
+/// The type `map`.
 pub(crate) static MAP: ObjectType = ObjectType {
     name: "map",
     id: 4,
     doc: "Values under keys, in order of the keys.",
     methods: &[
-        method("new", (0, 0), "", "CREATED", Absent::Runs, new),
-        method("put", (2, ARGUMENTS_MAX), "key value [key value ...]", "SUCCESS", Absent::Miss, put),
-        method("get", (1, 1), "key", "the value, a miss if there is none", Absent::Miss, get),
-        method("exist", (1, 1), "key", "EXISTS, NOT_FOUND", Absent::Miss, exist),
-        method("delete", MANY, "key [key ...]", "SUCCESS", Absent::Miss, delete),
-        method("count", (0, 0), "", "number of keys", Absent::Miss, count),
-        method("getkeys", (0, 0), "", "a key a line, sorted", Absent::Miss, keys),
-        method("getvalues", (0, 0), "", "a value a line, in order of the keys", Absent::Miss, values),
-        method("getall", (0, 0), "", "lines of key : value, in order of the keys", Absent::Miss, pairs),
-        method("incr", (1, 2), "key [n]", "the new value, 64 bits with a sign", Absent::Miss, incr),
+        method("new", (0, 0), "", "CREATED", OnAbsent::Runs, new),
+        method("put", (2, ARGUMENTS_MAX), "key value [key value ...]", "SUCCESS", OnAbsent::Miss, put),
+        method("get", (1, 1), "key", "the value, a miss if there is none", OnAbsent::Miss, get),
+        method("exist", (1, 1), "key", "EXISTS, NOT_FOUND", OnAbsent::Miss, exist),
+        method("delete", MANY, "key [key ...]", "SUCCESS", OnAbsent::Miss, delete),
+        method("count", (0, 0), "", "number of keys", OnAbsent::Miss, count),
+        method("getkeys", (0, 0), "", "a key a line, sorted", OnAbsent::Miss, keys),
+        method("getvalues", (0, 0), "", "a value a line, in order of the keys", OnAbsent::Miss, values),
+        method("getall", (0, 0), "", "lines of key : value, in order of the keys", OnAbsent::Miss, pairs),
+        method("incr", (1, 2), "key [n]", "the new value, 64 bits with a sign", OnAbsent::Miss, incr),
     ],
     dump: None,
 };
 
-/// Puts all or none. Of a key that is given twice the last value counts.
+/// Puts all values or none. For a key that is given twice the last value counts.
 fn put(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     if arguments.len() % 2 == 1 {
         return Err(CallError::Client("takes key value [key value ...]".to_owned()));
     }
@@ -50,7 +50,7 @@ fn put(
     for place in places.clone() {
         member(arguments, place)?;
         if pair(place).1.len() > Tree::VALUE_INLINE_MAX && long.replace(place).is_some() {
-            // Room for one of them could be found and for the next not.
+            // Long values need their room one after the other, and the second might find none.
             let most = Tree::VALUE_INLINE_MAX;
             return Err(CallError::Client(format!("only one value may be longer than {most} bytes")));
         }
@@ -60,7 +60,7 @@ fn put(
         let longest = |from| arguments.iter().skip(from).step_by(2).map(<[u8]>::len).max().unwrap_or(0);
         members.reserve_for(arguments.len() / 2, longest(0), longest(1))?;
     }
-    // The long value first: only it can fail.
+    // The long value is put first, since only it can fail.
     let counts =
         |place: &usize| !places.clone().any(|later| later > *place && pair(later).0 == pair(*place).0);
     let order = long.into_iter().chain(places.clone().filter(|place| Some(*place) != long)).filter(counts);
@@ -68,36 +68,44 @@ fn put(
         let (key, value) = pair(place);
         members.put(key, value)?;
     }
-    Ok(frame.text(b"SUCCESS"))
+    Ok(context.text(b"SUCCESS"))
 }
 
 fn get(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     let key = member(arguments, 0)?;
-    let shape = if frame.settings.compat { Shape::Pair } else { Shape::Value };
-    match show_value(object, key, shape, frame)? {
-        Reply::Miss if frame.settings.compat => Ok(frame.text(b"NOT_FOUND")),
+    let shape = if context.settings.compat { RowShape::Pair } else { RowShape::Value };
+    match show_value(object, key, shape, context)? {
+        MethodReply::Miss if context.settings.compat => Ok(context.text(b"NOT_FOUND")),
         reply => Ok(reply),
     }
 }
 
-fn values(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
-    show(object, Rows::all(Shape::Values), frame)
+fn values(
+    object: &mut Object<'_>,
+    _: &Arguments<'_>,
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
+    show(object, RowSelection::all(RowShape::Values), context)
 }
 
-fn pairs(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
-    show(object, Rows::all(Shape::Pairs), frame)
+fn pairs(
+    object: &mut Object<'_>,
+    _: &Arguments<'_>,
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
+    show(object, RowSelection::all(RowShape::Pairs), context)
 }
 
-/// Adds to a value that is a number; a key that is not there begins at 0.
+/// Adds to a value that is a number; an absent key begins at 0.
 fn incr(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     let key = member(arguments, 0)?;
     let n = number::<i64>(arguments, 1, "a whole number of 64 bits with a sign")?.unwrap_or(1);
     let mut members = object.members();
@@ -116,8 +124,8 @@ fn incr(
     };
     members.put(key, sum.to_string().as_bytes())?;
     drop(members);
-    Ok(frame.text(sum.to_string().as_bytes()))
+    Ok(context.text(sum.to_string().as_bytes()))
 }
 
-/// Longest text of a number of 64 bits: a sign and 19 digits.
+/// The longest text of a number of 64 bits: a sign and 19 digits.
 const NUMBER_BYTES_MAX: usize = 20;

@@ -1,4 +1,4 @@
-//! `queue`: entries in the order in which they came, up to a number of them.
+//! `queue`: entries in the order of their arrival, with a limit on their number.
 //!
 //! ```text
 //!   | 0 |                    ->  | most entries, 4 bytes | what is done when it is full, 1 byte |
@@ -8,21 +8,21 @@
 use std::ops::Bound;
 
 use crate::arguments::Arguments;
-use crate::call::{CallError, Frame, Reply};
-use crate::listing::{Rows, Shape, Start, show, show_value};
-use crate::method::{Absent, ObjectType, method};
+use crate::call::{CallContext, CallError, MethodReply};
+use crate::listing::{RowSelection, RowShape, RowStart, show, show_value};
+use crate::method::{ObjectType, OnAbsent, method};
 use crate::native::collection::number;
-use crate::object::{Object, View};
+use crate::object::{Object, StateView};
 
-/// First byte of the keys of entries.
+/// The first byte of the keys of entries.
 pub(crate) const SPACE: u8 = 1;
 
-/// Most entries of a queue that says nothing.
+/// The most entries of a queue by default.
 const DEFAULT_MAX: u32 = 1000;
-/// Most entries of any queue.
+/// The most entries of any queue.
 const MOST: u32 = 1_000_000;
 
-/// See the module's text.
+/// The type `queue`.
 pub(crate) static QUEUE: ObjectType = ObjectType {
     name: "queue",
     id: 17,
@@ -33,35 +33,35 @@ pub(crate) static QUEUE: ObjectType = ObjectType {
             (0, 2),
             "[max [drop|refuse]]",
             "CREATED; max is 1 to 1000000 entries (1000); push to a full queue drops the oldest, or refuses",
-            Absent::Runs,
+            OnAbsent::Runs,
             new,
         ),
-        method("push", (1, 1), "entry", "number of entries, FULL", Absent::Runs, push),
+        method("push", (1, 1), "entry", "number of entries, FULL", OnAbsent::Runs, push),
         method(
             "pop",
             (0, 0),
             "",
             "the oldest entry, which is removed; a miss if there is none",
-            Absent::Miss,
+            OnAbsent::Miss,
             pop,
         ),
-        method("peek", (0, 0), "", "the oldest entry, a miss if there is none", Absent::Miss, peek),
-        method("len", (0, 0), "", "number of entries", Absent::Miss, len),
-        method("all", (0, 0), "", "an entry a line, the oldest first", Absent::Miss, all),
+        method("peek", (0, 0), "", "the oldest entry, a miss if there is none", OnAbsent::Miss, peek),
+        method("len", (0, 0), "", "number of entries", OnAbsent::Miss, len),
+        method("all", (0, 0), "", "an entry a line, the oldest first", OnAbsent::Miss, all),
     ],
     dump: None,
 };
 
-/// What `new` was given.
+/// The arguments of `new`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Terms {
+struct QueueTerms {
     most: u32,
     refuses: bool,
 }
 
 const TERMS_KEY: &[u8] = &[0];
 
-impl Terms {
+impl QueueTerms {
     fn read(arguments: &Arguments<'_>) -> Result<Self, CallError> {
         let what = format!("a number from 1 to {MOST}");
         let most = number::<u32>(arguments, 0, &what)?.unwrap_or(DEFAULT_MAX);
@@ -76,7 +76,7 @@ impl Terms {
         Ok(Self { most, refuses })
     }
 
-    fn of(view: View<'_>) -> Self {
+    fn of(view: StateView<'_>) -> Self {
         let mut bytes = Vec::new();
         if let Some(value) = view.member(TERMS_KEY) {
             value.copy_to(&mut bytes);
@@ -97,29 +97,30 @@ impl Terms {
 fn new(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
-    Terms::read(arguments)?.found(object)?;
-    Ok(frame.text(b"CREATED"))
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
+    QueueTerms::read(arguments)?.found(object)?;
+    Ok(context.text(b"CREATED"))
 }
 
 fn push(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     if !object.exists() {
-        let create = frame.own.create.iter().flatten().map(Vec::as_slice);
-        Terms::read(&Arguments::of(create))?.found(object)?;
+        let create = context.own.create.iter().flatten().map(Vec::as_slice);
+        QueueTerms::read(&Arguments::of(create))?.found(object)?;
     }
     let entry = arguments.get(0).unwrap_or_default();
-    let terms = Terms::of(object.view());
+    let terms = QueueTerms::of(object.view());
     let mut entries = object.view().members().saturating_sub(1);
     if entries >= u64::from(terms.most) && terms.refuses {
-        return Ok(frame.text(b"FULL"));
+        return Ok(context.text(b"FULL"));
     }
     let newest = object.view().last().and_then(|(key, _)| number_of(key)).unwrap_or(0);
-    // The first entry is number 1; a million entries a second need half a million years to the last.
+    // The first entry has the number 1. With a million entries a second, the numbers last half a million
+    // years.
     let key = key_of(newest.saturating_add(1));
     object.members().put(&key, entry)?;
     entries += 1;
@@ -128,33 +129,53 @@ fn push(
         object.members().remove(&oldest.0);
         entries -= 1;
     }
-    Ok(frame.number(entries))
+    Ok(context.number(entries))
 }
 
-fn pop(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
-    let Some((key, ())) = oldest(object.view(), |value| value.copy_to(frame.out)) else {
-        return Ok(Reply::Miss);
+fn pop(
+    object: &mut Object<'_>,
+    _: &Arguments<'_>,
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
+    let Some((key, ())) = oldest(object.view(), |value| value.copy_to(context.out)) else {
+        return Ok(MethodReply::Miss);
     };
     object.members().remove(&key);
-    Ok(Reply::Value)
+    Ok(MethodReply::Value)
 }
 
-fn peek(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
-    let Some((key, ())) = oldest(object.view(), |_| ()) else { return Ok(Reply::Miss) };
-    show_value(object, &key, Shape::Value, frame)
+fn peek(
+    object: &mut Object<'_>,
+    _: &Arguments<'_>,
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
+    let Some((key, ())) = oldest(object.view(), |_| ()) else { return Ok(MethodReply::Miss) };
+    show_value(object, &key, RowShape::Value, context)
 }
 
-fn len(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
-    Ok(frame.number(object.view().members().saturating_sub(1)))
+fn len(
+    object: &mut Object<'_>,
+    _: &Arguments<'_>,
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
+    Ok(context.number(object.view().members().saturating_sub(1)))
 }
 
-fn all(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
-    let rows = Rows { shape: Shape::Values, space: Some(SPACE), start: Start::First, most: u64::MAX };
-    show(object, rows, frame)
+fn all(
+    object: &mut Object<'_>,
+    _: &Arguments<'_>,
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
+    let rows =
+        RowSelection { shape: RowShape::Values, space: Some(SPACE), start: RowStart::First, most: u64::MAX };
+    show(object, rows, context)
 }
 
-/// The key of the oldest entry, and what `each` makes of its value.
-fn oldest<R>(view: View<'_>, each: impl FnOnce(cattlegrid_store::Value<'_>) -> R) -> Option<([u8; 9], R)> {
+/// The key of the oldest entry, and the result of `each` for its value.
+fn oldest<R>(
+    view: StateView<'_>,
+    each: impl FnOnce(cattlegrid_store::Value<'_>) -> R,
+) -> Option<([u8; 9], R)> {
     let mut each = Some(each);
     let mut found = None;
     view.scan(Bound::Included(&[SPACE]), |key, value| {

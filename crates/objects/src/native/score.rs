@@ -3,20 +3,21 @@
 //! ```text
 //!   | 0 | score, 8 bytes | member |        the highest score first, members of one score ascending
 //! ```
-//! The score's bits are turned so that their order as bytes, big-endian, is the descending order of the numbers.
+//! The score's bits are changed so that their order as big-endian bytes is the descending order of the
+//! numbers.
 
 use crate::number;
 
-/// First byte of keys that sort by score.
+/// The first byte of keys that sort by score.
 pub(crate) const SPACE: u8 = 0;
 
-/// Bytes of a score.
+/// The size of a score, in bytes.
 pub(crate) const SCORE_BYTES: usize = 8;
 
-/// Bytes before the member.
+/// The number of bytes before the member.
 pub(crate) const PLACE_HEAD: usize = 9;
 
-/// A score: a finite number; zero has no sign.
+/// A score: a finite number; a zero is positive.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Score(f64);
 
@@ -28,9 +29,9 @@ pub(crate) struct ScoreKey<'k> {
 }
 
 impl Score {
-    /// None: it is not finite.
+    /// The score; None: the number is not finite.
     pub(crate) fn new(number: f64) -> Option<Self> {
-        // Adding a positive zero takes the sign of a negative.
+        // The sum with a positive zero makes a negative zero positive.
         number.is_finite().then_some(Self(number + 0.0))
     }
 
@@ -42,7 +43,7 @@ impl Score {
         self.0
     }
 
-    /// The shortest text that reads as the same number; below 10 to the power of 17 without an exponent.
+    /// Appends the shortest text that reads as the same number; below 10^17 it has no exponent.
     pub(crate) fn write(self, out: &mut Vec<u8>) {
         let size = self.0.abs();
         let text = if size == 0.0 || (1e-7..1e17).contains(&size) {
@@ -73,7 +74,7 @@ impl<'k> ScoreKey<'k> {
         Some(Self { score: Score::from_bytes(*score)?, member })
     }
 
-    /// The key.
+    /// Appends the key.
     pub(crate) fn write(self, out: &mut Vec<u8>) {
         out.push(SPACE);
         out.extend_from_slice(&self.score.to_bytes());

@@ -1,29 +1,29 @@
 //! `sem`: a semaphore. Up to `max` owners at a time, each for a limited time.
 //!
-//! Advisory, as locks are. The state, little-endian: the Unix time in ms of the last change, then for each owner, in their
-//! order as bytes, the time in ms that it has left then, the length of its name in a byte, and the name. It has at most
-//! [`OWNERS_MAX`] owners of 64 bytes, so at most 73 KB, which a call that changes it copies. A clock that has gone back
-//! stands still for the owners.
+//! It is advisory, as locks are. The state, little-endian, has the Unix time in ms of the last change. Then
+//! for each owner, in byte order, it has the time in ms that was left then, the length of its name in a byte,
+//! and the name. At most [`OWNERS_MAX`] owners of 64 bytes make 73 KB, which a call that changes it copies.
+//! If the clock has gone back, owners keep their times, which are counted from then on.
 //!
 //! # Invariants
-//! * Owners are different, and every one has time left at the last change.
+//! * Owners are distinct, and each had time left at the last change.
 
 use crate::arguments::Arguments;
-use crate::call::{CallError, Frame, Reply};
+use crate::call::{CallContext, CallError, MethodReply};
 use crate::listing::json;
-use crate::method::{Absent, ObjectType, method};
+use crate::method::{ObjectType, OnAbsent, method};
 use crate::native::lock;
 use crate::number;
-use crate::object::{Object, View};
+use crate::object::{Object, StateView};
 
-/// Most owners at a time.
+/// The most owners at a time.
 const OWNERS_MAX: u64 = 1000;
-/// Longest owner in bytes.
+/// The longest owner, in bytes.
 const OWNER_MAX: usize = 64;
 const OWNER: &str = "an owner of 1 to 64 bytes";
 const MAX: &str = "a number from 1 to 1000";
 
-/// See the module's text.
+/// The type `sem`.
 pub(crate) static SEM: ObjectType = ObjectType {
     name: "sem",
     id: 16,
@@ -35,17 +35,17 @@ pub(crate) static SEM: ObjectType = ObjectType {
             "owner max time",
             "OK and how many more could take it; FULL and whole seconds until the first ends, rounded up. An owner that has it \
                       takes it anew for that time (30s)",
-            Absent::Runs,
+            OnAbsent::Runs,
             take,
         ),
-        method("release", (1, 1), "owner", "OK; NOT_OWNER", Absent::Runs, release),
-        method("count", (0, 0), "", "number of owners", Absent::Runs, count),
+        method("release", (1, 1), "owner", "OK; NOT_OWNER", OnAbsent::Runs, release),
+        method("count", (0, 0), "", "number of owners", OnAbsent::Runs, count),
         method(
             "list",
             (0, 0),
             "",
             "an owner and its seconds left, rounded up, a line, in the order of their bytes",
-            Absent::Runs,
+            OnAbsent::Runs,
             list,
         ),
     ],
@@ -66,7 +66,8 @@ fn owners(bytes: &[u8], now_ms: u64) -> impl Iterator<Item = (&[u8], u64)> {
     all.filter(|(_, left_ms)| *left_ms > 0)
 }
 
-/// Writes the owners without one, and with it if it has time left now. Drops the object that has none.
+/// Writes the owners without `changed`, and with it if it has time left now. Drops the object if there is no
+/// owner.
 fn store(object: &mut Object<'_>, changed: &[u8], left_ms: Option<u64>, now_ms: u64) {
     let mut state = Vec::with_capacity(object.bytes().len() + 9 + changed.len());
     state.extend_from_slice(&now_ms.to_le_bytes());
@@ -93,7 +94,7 @@ fn store(object: &mut Object<'_>, changed: &[u8], left_ms: Option<u64>, now_ms: 
         push(changed, new);
     }
     if longest_ms == 0 {
-        return object.drop_it();
+        return object.discard();
     }
     object.set(&state);
     object.expire_at(Some(now_ms.saturating_add(longest_ms)));
@@ -102,13 +103,13 @@ fn store(object: &mut Object<'_>, changed: &[u8], left_ms: Option<u64>, now_ms: 
 fn take(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     let owner = lock::owner(arguments, OWNER_MAX, OWNER)?;
     let max = number::argument(arguments, 1, MAX, |text| number::whole_within(text, 1, OWNERS_MAX))?;
     let length_ms = number::argument(arguments, 2, number::SPAN, number::span_ms)?;
     let (mut others, mut first_ms, mut has_it) = (0, u64::MAX, false);
-    for (other, left_ms) in owners(object.bytes(), frame.now_ms) {
+    for (other, left_ms) in owners(object.bytes(), context.now_ms) {
         if other == owner {
             has_it = true;
         } else {
@@ -117,20 +118,20 @@ fn take(
         }
     }
     if others >= max && !has_it {
-        frame.out.extend_from_slice(b"FULL ");
-        number::push_seconds_up(frame.out, first_ms);
-        if changed_ms(object.bytes()) > frame.now_ms {
-            store(object, b"", None, frame.now_ms);
+        context.out.extend_from_slice(b"FULL ");
+        number::push_seconds_up(context.out, first_ms);
+        if changed_ms(object.bytes()) > context.now_ms {
+            store(object, b"", None, context.now_ms);
         }
-        return Ok(Reply::Value);
+        return Ok(MethodReply::Value);
     }
-    store(object, owner, Some(length_ms), frame.now_ms);
-    frame.out.extend_from_slice(b"OK ");
-    number::push_whole(frame.out, max.saturating_sub(others + 1));
-    Ok(Reply::Value)
+    store(object, owner, Some(length_ms), context.now_ms);
+    context.out.extend_from_slice(b"OK ");
+    number::push_whole(context.out, max.saturating_sub(others + 1));
+    Ok(MethodReply::Value)
 }
 
-/// When it was changed last.
+/// The time of the last change.
 fn changed_ms(bytes: &[u8]) -> u64 {
     bytes.first_chunk().map_or(0, |at| u64::from_le_bytes(*at))
 }
@@ -138,35 +139,43 @@ fn changed_ms(bytes: &[u8]) -> u64 {
 fn release(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     let owner = lock::owner(arguments, OWNER_MAX, OWNER)?;
-    if !owners(object.bytes(), frame.now_ms).any(|(other, _)| other == owner) {
-        return Ok(frame.text(b"NOT_OWNER"));
+    if !owners(object.bytes(), context.now_ms).any(|(other, _)| other == owner) {
+        return Ok(context.text(b"NOT_OWNER"));
     }
-    store(object, owner, None, frame.now_ms);
-    Ok(frame.text(b"OK"))
+    store(object, owner, None, context.now_ms);
+    Ok(context.text(b"OK"))
 }
 
-fn count(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
-    number::push_whole(frame.out, owners(object.bytes(), frame.now_ms).count() as u64);
-    Ok(Reply::Value)
+fn count(
+    object: &mut Object<'_>,
+    _: &Arguments<'_>,
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
+    number::push_whole(context.out, owners(object.bytes(), context.now_ms).count() as u64);
+    Ok(MethodReply::Value)
 }
 
-fn list(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
-    for (owner, left_ms) in owners(object.bytes(), frame.now_ms) {
-        frame.out.extend_from_slice(owner);
-        frame.out.push(b' ');
-        number::push_seconds_up(frame.out, left_ms);
-        frame.out.extend_from_slice(b"\r\n");
+fn list(
+    object: &mut Object<'_>,
+    _: &Arguments<'_>,
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
+    for (owner, left_ms) in owners(object.bytes(), context.now_ms) {
+        context.out.extend_from_slice(owner);
+        context.out.push(b' ');
+        number::push_seconds_up(context.out, left_ms);
+        context.out.extend_from_slice(b"\r\n");
     }
-    Ok(Reply::Value)
+    Ok(MethodReply::Value)
 }
 
-fn dump(view: View<'_>, frame: &Frame<'_>, out: &mut Vec<u8>) {
-    let View::Bytes(bytes) = view else { return };
+fn dump(view: StateView<'_>, context: &CallContext<'_>, out: &mut Vec<u8>) {
+    let StateView::Bytes(bytes) = view else { return };
     let mut before: &[u8] = b"{\"left_ms\":{";
-    for (owner, left_ms) in owners(bytes, frame.now_ms) {
+    for (owner, left_ms) in owners(bytes, context.now_ms) {
         out.extend_from_slice(before);
         json::string(owner, out);
         out.push(b':');

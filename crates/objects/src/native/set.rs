@@ -1,37 +1,37 @@
-//! `set`: members, each once, in order.
+//! `set`: distinct members, in order.
 //!
-//! The state is the members' keys; they have no values.
+//! The state has the members' keys; they have no values.
 
 use crate::arguments::{ARGUMENTS_MAX, Arguments};
-use crate::call::{CallError, Frame, Reply};
+use crate::call::{CallContext, CallError, MethodReply};
 use crate::listing::{Combination, Listing};
-use crate::method::{Absent, ObjectType, method, of_several};
+use crate::method::{ObjectType, OnAbsent, method, of_several};
 use crate::native::collection::{check_keys, check_members, count, delete, exist, keys, new, number};
 use crate::object::Object;
 
-/// Most members of `random`.
+/// The most members of `random`.
 pub(crate) const RANDOM_MAX: usize = 1000;
 
-/// See the module's text.
+/// The type `set`.
 pub(crate) static SET: ObjectType = ObjectType {
     name: "set",
     id: 3,
     doc: "Members, each once, in order.",
     methods: &[
-        method("new", (0, 0), "", "CREATED", Absent::Runs, new),
-        method("put", MANY, "member [member ...]", "SUCCESS", Absent::Miss, put),
-        method("add", MANY, "member [member ...]", "number of members that are new", Absent::Miss, add),
-        method("exist", (1, 1), "member", "EXISTS, NOT_FOUND", Absent::Miss, exist),
-        method("delete", MANY, "member [member ...]", "SUCCESS", Absent::Miss, delete),
-        method("remove", MANY, "member [member ...]", "number of members removed", Absent::Miss, remove),
-        method("count", (0, 0), "", "number of members", Absent::Miss, count),
-        method("getall", (0, 0), "", "a member a line, sorted", Absent::Miss, keys),
+        method("new", (0, 0), "", "CREATED", OnAbsent::Runs, new),
+        method("put", MANY, "member [member ...]", "SUCCESS", OnAbsent::Miss, put),
+        method("add", MANY, "member [member ...]", "number of members that are new", OnAbsent::Miss, add),
+        method("exist", (1, 1), "member", "EXISTS, NOT_FOUND", OnAbsent::Miss, exist),
+        method("delete", MANY, "member [member ...]", "SUCCESS", OnAbsent::Miss, delete),
+        method("remove", MANY, "member [member ...]", "number of members removed", OnAbsent::Miss, remove),
+        method("count", (0, 0), "", "number of members", OnAbsent::Miss, count),
+        method("getall", (0, 0), "", "a member a line, sorted", OnAbsent::Miss, keys),
         of_several(&method(
             "union",
             MANY,
             "key [key ...]",
             "members of any of the sets, as getall",
-            Absent::Miss,
+            OnAbsent::Miss,
             union,
         )),
         of_several(&method(
@@ -39,7 +39,7 @@ pub(crate) static SET: ObjectType = ObjectType {
             MANY,
             "key [key ...]",
             "members of all of the sets, as getall",
-            Absent::Miss,
+            OnAbsent::Miss,
             intersection,
         )),
         of_several(&method(
@@ -47,7 +47,7 @@ pub(crate) static SET: ObjectType = ObjectType {
             MANY,
             "key [key ...]",
             "members of no other set, as getall",
-            Absent::Miss,
+            OnAbsent::Miss,
             difference,
         )),
         method(
@@ -55,36 +55,36 @@ pub(crate) static SET: ObjectType = ObjectType {
             (0, 1),
             "[n]",
             "a member, a miss if there is none; with n up to 1000: this many different members, as getall",
-            Absent::Miss,
+            OnAbsent::Miss,
             random,
         ),
-        method("pop", (0, 0), "", "a member chosen at random, which is removed; a miss", Absent::Miss, pop),
+        method("pop", (0, 0), "", "a member chosen at random, which is removed; a miss", OnAbsent::Miss, pop),
     ],
     dump: None,
 };
 
-/// Arguments of methods that take several members or keys.
+/// The numbers of arguments of methods that take several members or keys.
 pub(crate) const MANY: (usize, usize) = (1, ARGUMENTS_MAX);
 
 fn put(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     add_all(object, arguments)?;
-    Ok(frame.text(b"SUCCESS"))
+    Ok(context.text(b"SUCCESS"))
 }
 
 fn add(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     let added = add_all(object, arguments)?;
-    Ok(frame.number(added))
+    Ok(context.number(added))
 }
 
-/// Adds all or none; returns how many are new.
+/// Adds all members or none; returns the number of new ones.
 fn add_all(object: &mut Object<'_>, arguments: &Arguments<'_>) -> Result<u64, CallError> {
     check_members(arguments)?;
     let mut members = object.members();
@@ -101,51 +101,55 @@ fn add_all(object: &mut Object<'_>, arguments: &Arguments<'_>) -> Result<u64, Ca
 fn remove(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     check_members(arguments)?;
     let mut members = object.members();
     let removed = arguments.iter().filter(|member| members.remove(member)).count();
     drop(members);
-    Ok(frame.number(removed as u64))
+    Ok(context.number(removed as u64))
 }
 
-fn union(object: &mut Object<'_>, others: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
-    combine(object, others, Combination::Union, frame)
+fn union(
+    object: &mut Object<'_>,
+    others: &Arguments<'_>,
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
+    combine(object, others, Combination::Union, context)
 }
 
 fn intersection(
     object: &mut Object<'_>,
     others: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
-    combine(object, others, Combination::Intersection, frame)
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
+    combine(object, others, Combination::Intersection, context)
 }
 
 fn difference(
     object: &mut Object<'_>,
     others: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
-    combine(object, others, Combination::Difference, frame)
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
+    combine(object, others, Combination::Difference, context)
 }
 
 fn combine(
     object: &Object<'_>,
     others: &Arguments<'_>,
     combination: Combination,
-    frame: &Frame<'_>,
-) -> Result<Reply, CallError> {
+    context: &CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     check_keys(others)?;
     let keys = std::iter::once(object.key()).chain(others.iter());
-    Ok(Reply::List(Listing::sets(keys, combination).under(frame.settings)))
+    Ok(MethodReply::List(Listing::sets(keys, combination).with_settings(context.settings)))
 }
 
 fn random(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     let what = format!("a number from 0 to {RANDOM_MAX}");
     let asked = number::<usize>(arguments, 0, &what)?;
     if asked.is_some_and(|n| n > RANDOM_MAX) {
@@ -153,37 +157,41 @@ fn random(
     }
     let view = object.view();
     let len = view.members();
-    let mut draws = Draws(frame.random);
+    let mut draws = SplitMix64(context.random);
     let Some(n) = asked else {
         let Some((member, _)) = len.checked_sub(1).and_then(|most| view.nth(draws.up_to(most))) else {
-            return Ok(Reply::Miss);
+            return Ok(MethodReply::Miss);
         };
-        return Ok(frame.text(member));
+        return Ok(context.text(member));
     };
     for place in draws.places(n as u64, len) {
         if let Some((member, _)) = view.nth(place) {
-            frame.out.extend_from_slice(member);
-            frame.out.extend_from_slice(b"\r\n");
+            context.out.extend_from_slice(member);
+            context.out.extend_from_slice(b"\r\n");
         }
     }
-    Ok(Reply::Value)
+    Ok(MethodReply::Value)
 }
 
-fn pop(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
+fn pop(
+    object: &mut Object<'_>,
+    _: &Arguments<'_>,
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     let view = object.view();
     let most = view.members().checked_sub(1);
-    let place = most.map(|most| Draws(frame.random).up_to(most));
-    let Some((member, _)) = place.and_then(|place| view.nth(place)) else { return Ok(Reply::Miss) };
+    let place = most.map(|most| SplitMix64(context.random).up_to(most));
+    let Some((member, _)) = place.and_then(|place| view.nth(place)) else { return Ok(MethodReply::Miss) };
     let member = member.to_vec();
     object.members().remove(&member);
-    Ok(frame.text(&member))
+    Ok(context.text(&member))
 }
 
-/// Random numbers, from one number of the call (`SplitMix64`).
+/// The random number generator `SplitMix64`, seeded with the random number of the call.
 #[derive(Debug)]
-pub(crate) struct Draws(pub(crate) u64);
+pub(crate) struct SplitMix64(pub(crate) u64);
 
-impl Draws {
+impl SplitMix64 {
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -191,13 +199,14 @@ impl Draws {
         mixed ^ (mixed >> 31)
     }
 
-    /// 0 to `most`, each as likely as the others within a 2 to the power of 40th for a million of them.
+    /// A number from 0 to `most`. For a million values, the probabilities differ by less than one part in
+    /// 2^40.
     fn up_to(&mut self, most: u64) -> u64 {
         ((u128::from(self.next()) * (u128::from(most) + 1)) >> 64) as u64
     }
 
-    /// `n` different places below `len`, all if there are no more, ascending. Each selection is as likely as any
-    /// other (R. Floyd: Bentley, "Programming Pearls: a sample of brilliance", 1987).
+    /// `n` distinct positions below `len`, or all if there are fewer, ascending. All selections are equally
+    /// likely (R. Floyd, in Bentley, "Programming Pearls: a sample of brilliance", 1987).
     pub(crate) fn places(&mut self, n: u64, len: u64) -> Vec<u64> {
         let mut places: Vec<u64> = Vec::new();
         for last in len.saturating_sub(n)..len {

@@ -1,24 +1,26 @@
-//! `sliding`: a limit of what is counted in the last N seconds, from two counts.
+//! `sliding`: a limit on the count in the last N seconds, estimated from two counts.
 //!
-//! Time is divided into windows. What is counted in the last window's length is estimated as the current window's count and
-//! the part of the previous window's that the length still covers, as if that had come evenly; rounded up.
+//! Time is divided into windows. The count in the last N seconds is estimated as the count of the current
+//! window, and the part of the previous window's count that is still within N seconds, as if those events had
+//! been evenly distributed; it is rounded up.
 //!
-//! The state, 32 bytes, little-endian: the window's length in ms, the Unix time in ms when the current one began, the
-//! previous count, the current count. A call with another length begins with the estimate so far. After a clock has gone
-//! back the counts are those of the window of that time.
+//! The state has 32 bytes, little-endian: the window's length in ms, the Unix time in ms of the current
+//! window's beginning, the previous count, and the current count. A call with another length begins with the
+//! present estimate. If the clock has gone back, the counts are taken for those of the window of that time.
 //!
-//! Source: <https://blog.cloudflare.com/counting-things-a-lot-of-different-things/>, "Sliding windows to the rescue".
+//! Source: <https://blog.cloudflare.com/counting-things-a-lot-of-different-things/>, "Sliding windows to the
+//! rescue".
 //!
 //! # Invariants
-//! * A hit that is let pass leaves the estimate at or below the limit.
+//! * A hit that is accepted leaves the estimate at or below the limit.
 
 use crate::arguments::Arguments;
-use crate::call::{CallError, Frame, Reply};
-use crate::method::{Absent, ObjectType, method};
+use crate::call::{CallContext, CallError, MethodReply};
+use crate::method::{ObjectType, OnAbsent, method};
 use crate::number;
-use crate::object::{Object, View};
+use crate::object::{Object, StateView};
 
-/// See the module's text.
+/// The type `sliding`.
 pub(crate) static SLIDING: ObjectType = ObjectType {
     name: "sliding",
     id: 9,
@@ -30,15 +32,15 @@ pub(crate) static SLIDING: ObjectType = ObjectType {
             "limit window [n]",
             "OK and what is left; LIMITED and seconds with up to 3 decimals until n (1) more may be counted, nothing is counted; \
                       -1: n is above the limit. window: a length such as 60s",
-            Absent::Runs,
+            OnAbsent::Runs,
             hit,
         ),
-        method("count", (0, 0), "", "the estimate", Absent::Miss, count),
+        method("count", (0, 0), "", "the estimate", OnAbsent::Miss, count),
     ],
     dump: Some(dump),
 };
 
-/// What the item holds.
+/// The state of the object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct SlidingState {
     window_ms: u64,
@@ -58,9 +60,9 @@ impl SlidingState {
         Self { window_ms, start_ms: now_ms - now_ms % window_ms, previous: 0, current }
     }
 
-    /// Goes to the window of this time.
+    /// Begins the window of this time, if the stored one has ended.
     #[inline]
-    fn roll(&mut self, now_ms: u64) {
+    fn enter_window(&mut self, now_ms: u64) {
         let begun_ms = now_ms - now_ms % self.window_ms;
         if begun_ms > self.start_ms {
             let is_next = begun_ms - self.start_ms == self.window_ms;
@@ -70,14 +72,14 @@ impl SlidingState {
         self.start_ms = begun_ms;
     }
 
-    /// What is counted in the last window's length, rounded up.
+    /// The estimated count in the last window's length, rounded up.
     #[inline]
     fn estimate(&self, now_ms: u64) -> u64 {
         let covered_ms = self.window_ms - (now_ms - self.start_ms);
         self.current.saturating_add(share(self.previous, covered_ms, self.window_ms, true))
     }
 
-    /// Milliseconds until `n` more are within the limit, if nothing else is counted; None: never.
+    /// Milliseconds until `n` more are within the limit if nothing else is counted; None: never.
     fn retry_after_ms(&self, n: u64, limit: u64, now_ms: u64) -> Option<u64> {
         let room = limit.checked_sub(n)?;
         let elapsed_ms = now_ms - self.start_ms;
@@ -85,7 +87,7 @@ impl SlidingState {
             let covered_ms = share(self.window_ms, room, self.previous.max(1), false);
             return Some(self.window_ms.saturating_sub(covered_ms).saturating_sub(elapsed_ms));
         }
-        // In the next window, in which the current one is the previous one.
+        // In the next window, the current window is the previous one.
         let covered_ms = share(self.window_ms, room, self.current, false);
         Some(2 * self.window_ms - elapsed_ms - covered_ms)
     }
@@ -105,28 +107,28 @@ fn share(whole: u64, part: u64, of: u64, up: bool) -> u64 {
 fn hit(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     let limit = number::limit(arguments, 0)?;
     let window_ms = number::argument(arguments, 1, number::SPAN, number::span_ms)?;
     let n = number::positive_or_1(arguments, 2)?;
-    let now_ms = frame.now_ms;
+    let now_ms = context.now_ms;
     let found = SlidingState::read(object.bytes());
     let mut state = found.unwrap_or_else(|| SlidingState::begin(window_ms, now_ms, 0));
-    state.roll(now_ms);
+    state.enter_window(now_ms);
     if state.window_ms != window_ms {
         state = SlidingState::begin(window_ms, now_ms, state.estimate(now_ms));
     }
     let used = state.estimate(now_ms).checked_add(n).filter(|used| *used <= limit);
     if let Some(used) = used {
         state.current += n;
-        frame.out.extend_from_slice(b"OK ");
-        number::push_whole(frame.out, limit - used);
+        context.out.extend_from_slice(b"OK ");
+        number::push_whole(context.out, limit - used);
     } else {
-        frame.out.extend_from_slice(b"LIMITED ");
+        context.out.extend_from_slice(b"LIMITED ");
         match state.retry_after_ms(n, limit, now_ms) {
-            Some(ms) => number::push_seconds(frame.out, ms),
-            None => frame.out.extend_from_slice(b"-1"),
+            Some(ms) => number::push_seconds(context.out, ms),
+            None => context.out.extend_from_slice(b"-1"),
         }
     }
     if found != Some(state) && (found.is_some() || used.is_some()) {
@@ -135,18 +137,22 @@ fn hit(
             object.expire_at(Some(state.start_ms.saturating_add(2 * window_ms)));
         }
     }
-    Ok(Reply::Value)
+    Ok(MethodReply::Value)
 }
 
-fn count(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
-    let Some(mut state) = SlidingState::read(object.bytes()) else { return Ok(Reply::Miss) };
-    state.roll(frame.now_ms);
-    number::push_whole(frame.out, state.estimate(frame.now_ms));
-    Ok(Reply::Value)
+fn count(
+    object: &mut Object<'_>,
+    _: &Arguments<'_>,
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
+    let Some(mut state) = SlidingState::read(object.bytes()) else { return Ok(MethodReply::Miss) };
+    state.enter_window(context.now_ms);
+    number::push_whole(context.out, state.estimate(context.now_ms));
+    Ok(MethodReply::Value)
 }
 
-fn dump(view: View<'_>, _: &Frame<'_>, out: &mut Vec<u8>) {
-    let View::Bytes(bytes) = view else { return };
+fn dump(view: StateView<'_>, _: &CallContext<'_>, out: &mut Vec<u8>) {
+    let StateView::Bytes(bytes) = view else { return };
     let Some(state) = SlidingState::read(bytes) else { return };
     let fields = [
         ("window_ms", state.window_ms),

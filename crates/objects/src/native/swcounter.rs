@@ -1,55 +1,57 @@
-//! `swcounter`: the last values added, up to a number of them, and what they come to. Cacheismo's sliding window counter.
+//! `swcounter`: the last values added, up to a limit, and their sum, minimum, maximum, average and
+//! percentiles; Cacheismo's sliding window counter.
 //!
 //! The state, little-endian:
 //! ```text
 //!   0      2      4
 //!   | size | next | values, 8 bytes each, as 64-bit floats
 //! ```
-//! There are as many values as were added, up to the size; then the one at `next` is the oldest, which the next value
-//! replaces. Minimum, maximum and average are those of the values added so far: there are no zeros before the first.
+//! There are as many values as were added, up to the size. Then the value at `next` is the oldest, which the
+//! next value replaces. Minimum, maximum and average are those of the values that were added: there are no
+//! zeros before the first.
 
 use crate::arguments::Arguments;
-use crate::call::{CallError, Frame, Reply};
-use crate::method::{Absent, ObjectType, method};
+use crate::call::{CallContext, CallError, MethodReply};
+use crate::method::{ObjectType, OnAbsent, method};
 use crate::number;
-use crate::object::{Object, View};
+use crate::object::{Object, StateView};
 
-/// Most values that a ring keeps.
+/// The most values in a ring.
 const SIZE_MAX: u64 = 1024;
-/// Values when `new` says nothing, as in Cacheismo.
+/// The size without an argument of `new`, as in Cacheismo.
 const SIZE: u64 = 16;
-/// Largest value, so that no sum is infinite.
+/// The largest value, so that no sum is infinite.
 const VALUE_MAX: f64 = 1e300;
 const VALUE: &str = "a number from -1e300 to 1e300";
 const HEAD: usize = 4;
 
-/// See the module's text.
+/// The type `swcounter`.
 pub(crate) static SWCOUNTER: ObjectType = ObjectType {
     name: "swcounter",
     id: 2,
     doc: "The last values added, with their minimum, maximum, average, sum and percentiles.",
     methods: &[
-        method("new", (0, 1), "[size]", "CREATED; a miss: size (16) is not 1 to 1024", Absent::Runs, new),
-        method("add", (1, 1), "n", "SUCCESS; n may have decimals", Absent::Miss, add),
-        method("getlast", (0, 0), "", "the value added last; a miss: there is none", Absent::Miss, getlast),
-        method("getmin", (0, 0), "", "the smallest value; a miss: there is none", Absent::Miss, getmin),
-        method("getmax", (0, 0), "", "the largest value; a miss: there is none", Absent::Miss, getmax),
-        method("getavg", (0, 0), "", "the average; a miss: there is no value", Absent::Miss, getavg),
-        method("getsum", (0, 0), "", "the sum; a miss: there is no value", Absent::Miss, getsum),
+        method("new", (0, 1), "[size]", "CREATED; a miss: size (16) is not 1 to 1024", OnAbsent::Runs, new),
+        method("add", (1, 1), "n", "SUCCESS; n may have decimals", OnAbsent::Miss, add),
+        method("getlast", (0, 0), "", "the value added last; a miss: there is none", OnAbsent::Miss, getlast),
+        method("getmin", (0, 0), "", "the smallest value; a miss: there is none", OnAbsent::Miss, getmin),
+        method("getmax", (0, 0), "", "the largest value; a miss: there is none", OnAbsent::Miss, getmax),
+        method("getavg", (0, 0), "", "the average; a miss: there is no value", OnAbsent::Miss, getavg),
+        method("getsum", (0, 0), "", "the sum; a miss: there is no value", OnAbsent::Miss, getsum),
         method(
             "getp",
             (1, 1),
             "percent",
             "the smallest value that at least this percentage (0 to 100) of the values do not exceed; a miss: \
                       there is none",
-            Absent::Miss,
+            OnAbsent::Miss,
             getp,
         ),
     ],
     dump: Some(dump),
 };
 
-/// What the item holds.
+/// The state of the object.
 #[derive(Debug, Clone, Copy)]
 struct Ring<'a> {
     size: usize,
@@ -66,7 +68,7 @@ impl<'a> Ring<'a> {
         Some(Self { size: usize::from(size), next: usize::from(next), values })
     }
 
-    /// The values from the oldest on.
+    /// The values, the oldest first.
     fn values(self) -> impl DoubleEndedIterator<Item = f64> + ExactSizeIterator + Clone {
         let from = if self.values.len() < self.size { 0 } else { self.next };
         (0..self.values.len())
@@ -77,31 +79,31 @@ impl<'a> Ring<'a> {
 fn new(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     let size = if arguments.is_empty() {
         SIZE
     } else {
         number::argument(arguments, 0, "a number from 1 to 1024", number::whole)?
     };
     if !(1..=SIZE_MAX).contains(&size) {
-        return Ok(frame.refused());
+        return Ok(context.refused());
     }
     let [low, high] = (size as u16).to_le_bytes();
     object.set(&[low, high, 0, 0]);
-    object.expire_at(frame.end_of_new());
-    Ok(frame.created())
+    object.expire_at(context.end_of_new());
+    Ok(context.created())
 }
 
 fn add(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     let value = number::argument(arguments, 0, VALUE, |text| {
         number::float(text).filter(|value| value.abs() <= VALUE_MAX)
     })?;
-    let Some(ring) = Ring::read(object.bytes()) else { return Ok(Reply::Miss) };
+    let Some(ring) = Ring::read(object.bytes()) else { return Ok(MethodReply::Miss) };
     let (size, next) = (ring.size, ring.next);
     let state = object.edit();
     let from = HEAD + next * 8;
@@ -111,41 +113,65 @@ fn add(
     }
     let next = (next + 1) % size.max(1);
     state[2..HEAD].copy_from_slice(&(next as u16).to_le_bytes());
-    Ok(frame.text(b"SUCCESS"))
+    Ok(context.text(b"SUCCESS"))
 }
 
-/// Answers what `of` makes of the values, if there are any.
-fn answer(object: &Object<'_>, frame: &mut Frame<'_>, of: impl FnOnce(Ring<'_>) -> Option<f64>) -> Reply {
+/// Answers with `of` the values, if there are any.
+fn answer(
+    object: &Object<'_>,
+    context: &mut CallContext<'_>,
+    of: impl FnOnce(Ring<'_>) -> Option<f64>,
+) -> MethodReply {
     match Ring::read(object.bytes()).and_then(of) {
         Some(number) => {
-            number::push_float(frame.out, number);
-            Reply::Value
+            number::push_float(context.out, number);
+            MethodReply::Value
         }
-        None => Reply::Miss,
+        None => MethodReply::Miss,
     }
 }
 
-fn getlast(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
-    Ok(answer(object, frame, |ring| ring.values().next_back()))
+fn getlast(
+    object: &mut Object<'_>,
+    _: &Arguments<'_>,
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
+    Ok(answer(object, context, |ring| ring.values().next_back()))
 }
 
-fn getmin(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
-    Ok(answer(object, frame, |ring| ring.values().reduce(f64::min)))
+fn getmin(
+    object: &mut Object<'_>,
+    _: &Arguments<'_>,
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
+    Ok(answer(object, context, |ring| ring.values().reduce(f64::min)))
 }
 
-fn getmax(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
-    Ok(answer(object, frame, |ring| ring.values().reduce(f64::max)))
+fn getmax(
+    object: &mut Object<'_>,
+    _: &Arguments<'_>,
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
+    Ok(answer(object, context, |ring| ring.values().reduce(f64::max)))
 }
 
-fn getavg(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
-    Ok(answer(object, frame, |ring| sum(ring).map(|sum| sum / f64::from(ring.values.len() as u16))))
+fn getavg(
+    object: &mut Object<'_>,
+    _: &Arguments<'_>,
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
+    Ok(answer(object, context, |ring| sum(ring).map(|sum| sum / f64::from(ring.values.len() as u16))))
 }
 
-fn getsum(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
-    Ok(answer(object, frame, sum))
+fn getsum(
+    object: &mut Object<'_>,
+    _: &Arguments<'_>,
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
+    Ok(answer(object, context, sum))
 }
 
-/// The sum, of which rounding in each step is summed up on its own: ten times 0.1 is 1.
+/// The sum by compensated summation, which adds up rounding errors separately: ten times 0.1 is 1.
 ///
 /// Source: A. Neumaier, "Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen", 1974.
 fn sum(ring: Ring<'_>) -> Option<f64> {
@@ -159,17 +185,18 @@ fn sum(ring: Ring<'_>) -> Option<f64> {
     sum.map(|sum| sum + lost)
 }
 
-/// The percentile by its nearest rank: of n values in order, the one at place `ceil(p / 100 * n)`, counted from 1.
+/// The percentile by the nearest rank: of n sorted values, the one at position `ceil(p / 100 * n)`, counted
+/// from 1.
 fn getp(
     object: &mut Object<'_>,
     arguments: &Arguments<'_>,
-    frame: &mut Frame<'_>,
-) -> Result<Reply, CallError> {
+    context: &mut CallContext<'_>,
+) -> Result<MethodReply, CallError> {
     let millionths =
         number::argument(arguments, 0, "a number from 0 to 100 with at most 6 decimals", |text| {
             number::millionths(text).filter(|percent| *percent <= 100_000_000)
         })?;
-    Ok(answer(object, frame, |ring| {
+    Ok(answer(object, context, |ring| {
         let mut values = [0.0; SIZE_MAX as usize];
         let values = values.get_mut(..ring.values.len()).filter(|values| !values.is_empty())?;
         values.iter_mut().zip(ring.values()).for_each(|(place, value)| *place = value);
@@ -179,8 +206,8 @@ fn getp(
     }))
 }
 
-fn dump(view: View<'_>, _: &Frame<'_>, out: &mut Vec<u8>) {
-    let View::Bytes(bytes) = view else { return };
+fn dump(view: StateView<'_>, _: &CallContext<'_>, out: &mut Vec<u8>) {
+    let StateView::Bytes(bytes) = view else { return };
     let Some(ring) = Ring::read(bytes) else { return };
     number::push_fields(out, &[("size", ring.size as u64)]);
     out.pop();

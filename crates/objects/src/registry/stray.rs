@@ -1,17 +1,17 @@
-//! Names that would be calls if their method existed: `sliding:reset:z`. Each is an ordinary key, and usually a slip: a limiter
-//! that is never asked.
+//! Names that would be calls if their method existed, such as `sliding:reset:z`. Each is an ordinary key, and
+//! usually a mistake, by which a limit has no effect.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use super::{Registry, TYPE_NAME_MAX, colon};
 
-/// Most that are remembered: no more are said.
+/// The most names that are remembered; further ones are not reported.
 const SAID_MAX: usize = 64;
-/// Longest name that a method has, in bytes.
+/// The longest name of a method, in bytes.
 const METHOD_NAME_MAX: usize = 18;
 
-/// A name of a type and another one that is none of its methods.
+/// The name of a type, and a name that is not one of its methods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stray {
     type_name: &'static str,
@@ -20,12 +20,13 @@ pub struct Stray {
     methods: Vec<&'static str>,
 }
 
-/// Those that were said.
+/// The names that were reported.
 #[derive(Debug, Default)]
 pub(super) struct Reports(Mutex<Vec<(&'static str, String)>>);
 
 impl Registry {
-    /// What a key is that begins as a call of a type that is switched on, and names none of its methods; None: it does not.
+    /// Whether a key begins like a call of a type that is switched on, with an unknown method; None: it does
+    /// not.
     pub fn stray(&self, key: &[u8]) -> Option<Stray> {
         let (_, name) = self.settings.prefixes.split(key);
         let name = name.strip_prefix(&*self.settings.prefix)?;
@@ -48,7 +49,7 @@ impl Registry {
         Some(Stray { type_name: object_type.name, method, methods })
     }
 
-    /// Whether it has not been said of a name with this type and method. To be said then.
+    /// Whether a name with this type and method was not reported before; it counts as reported from now on.
     pub fn is_new_stray(&self, stray: &Stray) -> bool {
         let mut said = self.said.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_same =
@@ -62,7 +63,7 @@ impl Registry {
 }
 
 impl Stray {
-    /// The method whose name is nearest: the fewest letters put in, left out or replaced.
+    /// The method with the most similar name: the fewest letters inserted, deleted or replaced.
     pub fn nearest(&self) -> &'static str {
         let lower = self.method.to_ascii_lowercase();
         let distance = |name: &&&str| edits(lower.as_bytes(), name.to_ascii_lowercase().as_bytes());
@@ -82,7 +83,7 @@ impl fmt::Display for Stray {
     }
 }
 
-/// How many bytes must be put in, left out or replaced to make one text of the other (Wagner and Fischer, 1974).
+/// The edit distance of two texts in bytes (Wagner and Fischer, 1974).
 fn edits(one: &[u8], other: &[u8]) -> usize {
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (place, byte) in one.iter().enumerate() {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::caller::{Answer, Draws, Objects, any_calls, execute};
+use crate::caller::{Answer, Objects, SplitMix64, any_calls, execute};
 use cattlegrid_objects::{Settings, TypeSettings};
 use proptest::prelude::*;
 
@@ -138,7 +138,7 @@ proptest! {
     fn nothing_is_forgotten(n in 1_u64..2000, p in 1_u32..50, adds in 1_usize..600, seed: u64) {
         let mut objects = Objects::plain();
         objects.get(&format!("bloom:new:K:{n}:0.{p:02}"));
-        let (mut draws, mut model, mut new) = (Draws(seed), BTreeSet::new(), 0);
+        let (mut draws, mut model, mut new) = (SplitMix64(seed), BTreeSet::new(), 0);
         for _ in 0..adds {
             let item = draws.below(1000);
             let has = objects.get(&format!("bloom:has:K:{item}"));

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::caller::{Answer, Draws, Objects, any_calls, execute};
+use crate::caller::{Answer, Objects, SplitMix64, any_calls, execute};
 use proptest::prelude::*;
 
 /// Adds the items `from..to`, many a call.
@@ -175,7 +175,7 @@ proptest! {
     #[test]
     fn order_makes_no_difference(count in 1_u64..2500, seed: u64) {
         let (mut once, mut shuffled) = (Objects::plain(), Objects::plain());
-        let mut draws = Draws(seed);
+        let mut draws = SplitMix64(seed);
         let items: Vec<u64> = (0..count).map(|_| draws.below(3000)).collect();
         let distinct: BTreeSet<u64> = items.iter().copied().collect();
         for item in &distinct {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::fake_host::{Fake, host_type};
 use cattlegrid_objects::{
-    Arguments, HostType, Named, Object, ObjectState, ObjectType, Outcome, Registry, ScriptMethodId, Settings,
-    TYPE_METHODS_MAX, TypeSettings,
+    Arguments, HostType, Object, ObjectOutcome, ObjectState, ObjectType, Registry, ScriptMethodId, Settings,
+    TYPE_METHODS_MAX, TypeSettings, VirtualKey,
 };
 use cattlegrid_store::Memory;
 
@@ -24,19 +24,19 @@ fn registry(types: Vec<HostType>) -> Registry {
 
 /// The type's number, what runs the method, and the method's number.
 fn called(registry: &Registry, name: &str) -> Option<(u16, Option<ScriptMethodId>, usize)> {
-    let Some(Named::Call(call)) = registry.named(name.as_bytes()) else { return None };
+    let Some(VirtualKey::Call(call)) = registry.named(name.as_bytes()) else { return None };
     let script = registry.script(call.method).map(|script| script.method);
     Some((call.type_id, script, registry.number(call.method)))
 }
 
 /// Calls a method that the registry runs, on an object that is not there.
 fn run(registry: &Registry, name: &str) -> String {
-    let Some(Named::Call(call)) = registry.named(name.as_bytes()) else { panic!("no call {name}") };
+    let Some(VirtualKey::Call(call)) = registry.named(name.as_bytes()) else { panic!("no call {name}") };
     let (mut new, mut out) = (Vec::new(), Vec::new());
     let memory = Memory::new(1 << 20).unwrap();
     let object = Object::new(b"k", ObjectState::Absent, &mut new, &memory, None);
     match registry.call(call.method, object, &Arguments::none(), 0, 0, &mut out).outcome {
-        Outcome::Value { .. } => String::from_utf8(out).unwrap(),
+        ObjectOutcome::Value { .. } => String::from_utf8(out).unwrap(),
         outcome => format!("{outcome:?}"),
     }
 }
@@ -55,7 +55,7 @@ fn a_type_with_a_shipped_name_takes_its_place() {
     assert!(own.has_type(type_id) && !own.has_type(set_id) && shipped.has_type(set_id));
     assert_eq!(called(&own, "set:pop:k"), None, "a method of the shipped type is an ordinary key");
     assert_eq!(called(&own, "map:get:k:a"), called(&shipped, "map:get:k:a"));
-    assert_eq!(own.named(b"set::k"), Some(Named::Object { type_id, key: b"k".into() }));
+    assert_eq!(own.named(b"set::k"), Some(VirtualKey::Object { type_id, key: b"k".into() }));
     let of_name: Vec<&ObjectType> = own.types().filter(|one| one.name == "set").collect();
     assert_eq!(of_name.iter().map(|one| one.id).collect::<Vec<_>>(), [type_id]);
     let without = Registry::with_host(Settings::default(), Some(Arc::new(Fake(Vec::new())))).unwrap();

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use crate::collections::{Answer, World, value};
-use cattlegrid_objects::{Listing, Settings, TooLarge, View};
+use cattlegrid_objects::{Listing, Settings, StateView, TooLarge};
 
-fn sum(sum: &mut Vec<u8>, view: View<'_>) {
+fn sum(sum: &mut Vec<u8>, view: StateView<'_>) {
     sum.extend_from_slice(match view {
-        View::Absent => b"-",
-        View::Bytes(bytes) => bytes,
-        View::Tree(_) | View::Layer(_) => b"tree",
+        StateView::Absent => b"-",
+        StateView::Bytes(bytes) => bytes,
+        StateView::Tree(_) | StateView::Layer(_) => b"tree",
     });
 }
 
@@ -27,15 +27,15 @@ fn a_fold_takes_each_object_once() {
     assert_eq!(listing.keys().collect::<Vec<_>>(), [b"a", b"b", b"c"]);
     for restarts in [true, false] {
         assert_eq!(listing.wants(), Some(0));
-        listing.read(0, View::Bytes(b"1"), 1, 100);
+        listing.read(0, StateView::Bytes(b"1"), 1, 100);
         assert_eq!(listing.wants(), Some(1));
-        listing.read(1, View::Absent, 1, 100);
+        listing.read(1, StateView::Absent, 1, 100);
         if restarts {
             listing.restart();
             continue;
         }
         assert_eq!(listing.wants(), Some(2));
-        listing.read(2, View::Bytes(b"3"), 1, 100);
+        listing.read(2, StateView::Bytes(b"3"), 1, 100);
         assert_eq!(listing.wants(), None);
     }
     assert_eq!(listing.finish(), Ok(Some(b"<1-3>".to_vec())));
@@ -44,13 +44,13 @@ fn a_fold_takes_each_object_once() {
 #[test]
 fn an_absent_first_object_is_a_miss_and_a_long_result_an_error() {
     let mut absent = folding();
-    absent.read(0, View::Absent, 1, 100);
+    absent.read(0, StateView::Absent, 1, 100);
     assert_eq!(absent.wants(), None, "the others are not read");
     assert_eq!(absent.finish(), Ok(None));
     for (result_max, expected) in [(5, Ok(Some(b"<123>".to_vec()))), (4, Err(TooLarge))] {
         let mut listing = folding();
         for (place, state) in [b"1", b"2", b"3"].iter().enumerate() {
-            listing.read(place, View::Bytes(*state), 1, result_max);
+            listing.read(place, StateView::Bytes(*state), 1, result_max);
         }
         assert_eq!(listing.finish(), expected);
     }
@@ -149,7 +149,7 @@ fn a_result_that_is_too_long_ends_the_reading() {
 
 #[test]
 fn replies_in_json_have_their_flags() {
-    use cattlegrid_objects::{Arguments, Named, Object, ObjectState, Outcome};
+    use cattlegrid_objects::{Arguments, Object, ObjectOutcome, ObjectState, VirtualKey};
     let world = World::with(Settings { json_flags: 7, ..Settings::default() }, 8 << 20);
     for (members, name, expected) in
         [(3_u32, "set:dump:s", 7), (2000, "set:dump:s", 7), (3, "set:getall:s", 0), (2000, "set:getall:s", 0)]
@@ -158,15 +158,17 @@ fn replies_in_json_have_their_flags() {
         for n in 0..members {
             assert_eq!(tree.insert(&n.to_be_bytes(), b""), Ok(true));
         }
-        let Some(Named::Call(call)) = world.registry.named(name.as_bytes()) else {
+        let Some(VirtualKey::Call(call)) = world.registry.named(name.as_bytes()) else {
             panic!("{name} is a call")
         };
         let (mut new, mut out) = (Vec::new(), Vec::new());
         let object = Object::new(b"s", ObjectState::Tree(&mut tree), &mut new, &world.memory, None);
         let done = world.registry.call(call.method, object, &Arguments::none(), 0, 0, &mut out);
         match done.outcome {
-            Outcome::Value { flags } => assert!(members == 3 && flags == expected),
-            Outcome::List { flags, .. } => assert!(members == 2000 && flags == expected && out.is_empty()),
+            ObjectOutcome::Value { flags } => assert!(members == 3 && flags == expected),
+            ObjectOutcome::List { flags, .. } => {
+                assert!(members == 2000 && flags == expected && out.is_empty())
+            }
             other => panic!("{other:?}"),
         }
     }

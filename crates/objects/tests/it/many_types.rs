@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::fake_host::{Fake, host_type};
-use cattlegrid_objects::{Named, Registry, ScriptMethodId, Settings, TYPES_MAX, TypeSettings, define};
+use cattlegrid_objects::{Registry, ScriptMethodId, Settings, TYPES_MAX, TypeSettings, VirtualKey, define};
 
 #[test]
 fn a_hundred_types() {
@@ -19,7 +19,9 @@ fn a_hundred_types() {
     let mut numbers = Vec::new();
     for place in 0..TYPES_MAX {
         let name = format!("t{place}:m:k");
-        let Some(Named::Call(call)) = registry.named(name.as_bytes()) else { panic!("{name} names no call") };
+        let Some(VirtualKey::Call(call)) = registry.named(name.as_bytes()) else {
+            panic!("{name} names no call")
+        };
         let script = registry.script(call.method).unwrap();
         assert_eq!((script.object_type, script.method), (place, ScriptMethodId::Own(1)));
         assert_eq!(registry.type_name(call.type_id), format!("t{place}"));
@@ -30,7 +32,7 @@ fn a_hundred_types() {
     assert_eq!(numbers.len(), TYPES_MAX);
     for name in ["quota:take:k:1:1:hour", "set:add:k:a", "queue:pop:k"] {
         assert!(
-            matches!(registry.named(name.as_bytes()), Some(Named::Call(call)) if registry.script(call.method).is_none())
+            matches!(registry.named(name.as_bytes()), Some(VirtualKey::Call(call)) if registry.script(call.method).is_none())
         );
     }
     assert!(registry.named(b"t100:m:k").is_none());

@@ -1,13 +1,13 @@
 //! Names of objects and of calls: which object they mean.
 
-use cattlegrid_objects::{Named, Registry, Settings};
+use cattlegrid_objects::{Registry, Settings, VirtualKey};
 use proptest::prelude::*;
 
 /// The key of the object that a name means.
 fn key_of(registry: &Registry, name: &[u8]) -> Vec<u8> {
     match registry.named(name).expect("a name") {
-        Named::Object { key, .. } => key.into_owned(),
-        Named::Call(name) => registry.split(&name, &mut Vec::new()).expect("few arguments").0.to_vec(),
+        VirtualKey::Object { key, .. } => key.into_owned(),
+        VirtualKey::Call(name) => registry.split(&name, &mut Vec::new()).expect("few arguments").0.to_vec(),
     }
 }
 

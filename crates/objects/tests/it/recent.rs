@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use crate::caller::{Answer, Draws, Objects, any_calls, execute};
+use crate::caller::{Answer, Objects, SplitMix64, any_calls, execute};
 use cattlegrid_objects::{Settings, TypeSettings};
 use proptest::prelude::*;
 
@@ -110,7 +110,7 @@ proptest! {
         let mut objects = Objects::plain();
         objects.get(&format!("recent:new:K:{limit}"));
         let mut model: VecDeque<String> = VecDeque::new();
-        let mut draws = Draws(seed);
+        let mut draws = SplitMix64(seed);
         for _ in 0..300 {
             let item = format!("{:0length$}", draws.below(items));
             let place = model.iter().position(|own| *own == item);

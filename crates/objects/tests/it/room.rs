@@ -1,14 +1,14 @@
 //! Sketches in a budget that is too small: calls are refused, and what is refused changes nothing.
 #![allow(dead_code, reason = "the caller is shared")]
 
-use crate::caller::{Answer, Draws, Objects};
+use crate::caller::{Answer, Objects, SplitMix64};
 use cattlegrid_objects::Settings;
 
 #[test]
 fn what_is_refused_changes_nothing() {
     for pages in [4, 8, 16, 24] {
         let mut objects = Objects::new(Settings::default(), pages * 4096);
-        let (mut draws, mut refused) = (Draws(pages as u64), 0);
+        let (mut draws, mut refused) = (SplitMix64(pages as u64), 0);
         for key in [b"A", b"B", b"C"] {
             objects.call("topk", "new", key, &[b"300"]);
             objects.call("recent", "new", key, &[b"300"]);

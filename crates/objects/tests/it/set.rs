@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::collections;
 use crate::collections::{Answer, World, value};
-use cattlegrid_objects::{FLAT_MAX, Reads, Registry, Settings};
+use cattlegrid_objects::{FLAT_MAX, ReadSet, Registry, Settings};
 use proptest::prelude::*;
 
 #[test]
@@ -196,7 +196,7 @@ fn an_absent_set_is_made_where_the_settings_say_so() {
 fn combinations_read_the_objects_of_their_arguments() {
     let world = World::new();
     let set = world.registry.types().find(|one| one.name == "set").unwrap();
-    let several = Registry::methods(set).filter(|method| method.reads == Reads::Arguments);
+    let several = Registry::methods(set).filter(|method| method.reads == ReadSet::Arguments);
     assert_eq!(several.map(|method| method.name).collect::<Vec<_>>(), ["union", "intersection", "diff"]);
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::caller::{Answer, Draws, Objects, any_calls, execute};
+use crate::caller::{Answer, Objects, SplitMix64, any_calls, execute};
 use proptest::prelude::*;
 
 #[test]
@@ -66,7 +66,7 @@ fn limits() {
 fn a_thousand_items_in_a_stream() {
     let mut objects = Objects::plain();
     objects.get("topk:new:K:1000");
-    let mut draws = Draws(1);
+    let mut draws = SplitMix64(1);
     let mut exact = BTreeMap::new();
     for _ in 0..20_000 {
         // One of ten items in half of the hits, and a long tail.
@@ -107,7 +107,7 @@ proptest! {
         let mut objects = Objects::plain();
         objects.get(&format!("topk:new:K:{k}"));
         let mut exact: BTreeMap<String, u64> = BTreeMap::new();
-        let (mut draws, mut sum) = (Draws(seed), 0);
+        let (mut draws, mut sum) = (SplitMix64(seed), 0);
         for _ in 0..400 {
             let item = draws.below(items).min(draws.below(items));
             let (item, n) = (format!("{item:0length$}"), 1 + draws.below(3));

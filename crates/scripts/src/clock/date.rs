@@ -1,4 +1,4 @@
-//! A moment as a calendar and a clock show it, in the formats of `strftime` in the C locale.
+//! The calendar date and clock time of a moment, in the formats of `strftime` in the C locale.
 
 use std::io::Write as _;
 
@@ -19,7 +19,8 @@ impl Date {
         Self(moment.to_zoned_datetime(zone.clone()))
     }
 
-    /// The fields that `os.time` takes, and the day of the week from Sunday, 1, and of the year from 1.
+    /// The fields that `os.time` takes, with the day of the week from Sunday, 1, and the day of the year from
+    /// 1.
     pub(super) fn table(&self, lua: &Lua) -> mlua::Result<Table> {
         let table = lua.create_table_with_capacity(0, 9)?;
         let time = &self.0;
@@ -40,10 +41,10 @@ impl Date {
         Ok(table)
     }
 
-    /// Appends it in a format.
+    /// Appends the date in a format.
     ///
     /// # Errors
-    /// The letter that is none of [`LETTERS`].
+    /// A letter that is not in [`LETTERS`].
     pub(super) fn format(&self, format: &[u8], out: &mut Vec<u8>) -> Result<(), u8> {
         let time = BrokenDownTime::from(&self.0);
         let mut rest = format.iter();
@@ -62,10 +63,10 @@ impl Date {
     fn letter(&self, time: &BrokenDownTime, letter: u8, out: &mut Vec<u8>) -> Result<(), u8> {
         let year_of_century = self.0.year().rem_euclid(100);
         let written = match letter {
-            // Of years that jiff has no two digits for, too.
+            // This also works for years for which jiff has no two digits.
             b'y' => write!(out, "{year_of_century:02}"),
             b'x' => write!(out, "{:02}/{:02}/{year_of_century:02}", self.0.month(), self.0.day()),
-            // Without seconds, which zones had before there was a standard time.
+            // The offset has no seconds, which zones had before there was a standard time.
             b'z' => {
                 let seconds = self.0.offset().seconds();
                 let (sign, minutes) = (if seconds < 0 { '-' } else { '+' }, seconds.unsigned_abs() / 60);

@@ -10,7 +10,7 @@ use super::Fail;
 use crate::raw_call;
 use crate::state::format::WHOLE_MAX;
 
-/// An error at the place of the script that has called.
+/// An error at the place of the calling script.
 pub(crate) fn fault(lua: &Lua, text: &str) -> mlua::Error {
     let place = |level| {
         lua.inspect_stack(level, |debug| {
@@ -18,19 +18,27 @@ pub(crate) fn fault(lua: &Lua, text: &str) -> mlua::Error {
             source.zip(debug.current_line())
         })
     };
-    // In tests some functions are called by others of this crate.
+    // In tests, some functions are called by others of this crate.
     mlua::Error::runtime(match place(1).flatten().or_else(|| place(2).flatten()) {
         Some((source, line)) => format!("{source}:{line}: {text}"),
         None => text.to_owned(),
     })
 }
 
-/// A string, or a number as it is written. `place` counts from 1.
-pub(crate) fn text<'v>(lua: &Lua, value: &'v Value, name: &str, place: usize) -> mlua::Result<Bytes<'v>> {
+/// A string, or a number in its written form. `place`: the position, from 1.
+///
+/// # Errors
+/// The value is neither.
+pub(crate) fn text<'v>(
+    lua: &Lua,
+    value: &'v Value,
+    name: &str,
+    place: usize,
+) -> mlua::Result<ArgumentBytes<'v>> {
     match value {
-        Value::String(string) => Ok(Bytes::Borrowed(string.as_bytes(), PhantomData)),
-        Value::Integer(number) => Ok(Bytes::Owned(number_text(*number as f64))),
-        Value::Number(number) => Ok(Bytes::Owned(number_text(*number))),
+        Value::String(string) => Ok(ArgumentBytes::Borrowed(string.as_bytes(), PhantomData)),
+        Value::Integer(number) => Ok(ArgumentBytes::Owned(number_text(*number as f64))),
+        Value::Number(number) => Ok(ArgumentBytes::Owned(number_text(*number))),
         other => Err(wrong(lua, name, place, "a string", other)),
     }
 }
@@ -41,13 +49,13 @@ fn number_text(number: f64) -> Vec<u8> {
     out
 }
 
-/// Bytes of an argument.
-pub(crate) enum Bytes<'v> {
+/// The bytes of an argument.
+pub(crate) enum ArgumentBytes<'v> {
     Borrowed(BorrowedBytes, PhantomData<&'v ()>),
     Owned(Vec<u8>),
 }
 
-impl std::ops::Deref for Bytes<'_> {
+impl std::ops::Deref for ArgumentBytes<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -59,6 +67,9 @@ impl std::ops::Deref for Bytes<'_> {
 }
 
 /// A finite number.
+///
+/// # Errors
+/// The value is none.
 pub(crate) fn number(lua: &Lua, value: &Value, name: &str, place: usize) -> mlua::Result<f64> {
     match value {
         Value::Integer(number) => Ok(*number as f64),
@@ -77,12 +88,15 @@ fn wrong(lua: &Lua, name: &str, place: usize, what: &str, value: &Value) -> mlua
     fault(lua, &format!("{name}: argument {place} must be {what}, and is {kind}"))
 }
 
-/// Whether a number is whole, up to 2^53.
+/// Whether a number is whole and at most 2^53 in size.
 pub(crate) fn is_whole(number: f64) -> bool {
     number.fract() == 0.0 && number.abs() <= WHOLE_MAX
 }
 
-/// A function that reads an argument of a client: `(text, place[, default])`.
+/// A function that parses an argument of a client: `(text, place[, default])`.
+///
+/// # Errors
+/// Memory is short.
 pub(crate) fn reader(lua: &Lua, what: &'static str, whole: bool) -> mlua::Result<Function> {
     let reader = lua.create_function(move |lua, (value, place, default): (Value, Value, Value)| {
         let read = match &value {

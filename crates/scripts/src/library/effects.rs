@@ -1,26 +1,26 @@
-//! Functions of `cg` that read or change something besides the state.
+//! Functions of `cg` that read or change more than the state.
 
-use cattlegrid_objects::After;
+use cattlegrid_objects::FollowUp;
 use cattlegrid_store::TAGS_MAX;
 use mlua::{Function, Lua, Table, Value, Variadic};
 
 use super::arguments::{fault, number, text};
 use super::{AFTER_BYTES_MAX, AFTER_MAX, call};
-use crate::current::Current;
+use crate::current::CurrentCall;
 use crate::state::format::TOKENS_MAX;
 use crate::{json, state, texts};
 
-/// Longest key, tag and token.
+/// The longest key or token, in bytes.
 const NAME_MAX: usize = 250;
-/// Longest name of a tag in bytes, as in the engine.
+/// The longest name of a tag in bytes, as in the engine.
 const TAG_MAX: usize = 200;
-/// The event of a method that is switched off, which has gone beyond its limits.
+/// The event of a method that is disabled, since it has exceeded its limits.
 pub(crate) const SCRIPT_DISABLED: &str = "script_disabled";
-/// Longest name of an event.
+/// The longest name of an event, in bytes.
 const EVENT_MAX: usize = 64;
-/// Longest time to live, in seconds.
+/// The longest time to live, in seconds.
 const TTL_MAX_S: f64 = u32::MAX as f64;
-/// The latest time that `cg.expire_at` takes, in seconds: the end of the year 9999.
+/// The latest time for `cg.expire_at`, in Unix seconds: the end of the year 9999.
 const EXPIRY_MAX_S: f64 = 253_402_300_799.0;
 
 pub(super) fn install(lua: &Lua, cg: &Table) -> mlua::Result<()> {
@@ -63,7 +63,7 @@ pub(super) fn install(lua: &Lua, cg: &Table) -> mlua::Result<()> {
                 }
             }
             let json = String::from_utf8_lossy(&out).into_owned();
-            ask(lua, "cg.event", After::Event { name, json })
+            ask(lua, "cg.event", FollowUp::Event { name, json })
         })?,
     )?;
     cg.raw_set(
@@ -73,7 +73,7 @@ pub(super) fn install(lua: &Lua, cg: &Table) -> mlua::Result<()> {
             for (place, value) in values.iter().enumerate() {
                 line.push_str(if place == 0 { "" } else { "\t" });
                 match value {
-                    // A client's bytes need not be UTF-8.
+                    // The bytes of a client may be invalid UTF-8.
                     Value::String(text) => line.push_str(&text.to_string_lossy()),
                     other => line.push_str(texts::without_address(&other.to_string()?)),
                 }
@@ -84,7 +84,7 @@ pub(super) fn install(lua: &Lua, cg: &Table) -> mlua::Result<()> {
                     ));
                 }
             }
-            ask(lua, "cg.log", After::Log(line))
+            ask(lua, "cg.log", FollowUp::Log(line))
         })?,
     )
 }
@@ -102,7 +102,7 @@ fn plain_values(lua: &Lua, cg: &Table) -> mlua::Result<()> {
             })
         })?,
     )?;
-    // Without arguments it is the collection of that name.
+    // Without arguments it is the collection with that name.
     let collection: Option<Function> = cg.raw_get("set")?;
     cg.raw_set(
         "set",
@@ -118,7 +118,7 @@ fn plain_values(lua: &Lua, cg: &Table) -> mlua::Result<()> {
                 ttl => number(lua, &ttl, "cg.set", 3)?,
             };
             let ttl_s = seconds(ttl_s).map_err(|text| fault(lua, &format!("cg.set: {text}")))?;
-            ask(lua, "cg.set", After::Set { key, value, ttl_s })?;
+            ask(lua, "cg.set", FollowUp::Set { key, value, ttl_s })?;
             Ok(Value::Nil)
         })?,
     )?;
@@ -126,14 +126,14 @@ fn plain_values(lua: &Lua, cg: &Table) -> mlua::Result<()> {
         "load",
         lua.create_function(|lua, key: Value| {
             let key = name(lua, &key, "cg.load")?;
-            ask(lua, "cg.load", After::Load(key))
+            ask(lua, "cg.load", FollowUp::Load(key))
         })?,
     )?;
     cg.raw_set(
         "invalidate",
         lua.create_function(|lua, tag: Value| {
             let tag = name_within(lua, &tag, "cg.invalidate", TAG_MAX)?;
-            ask(lua, "cg.invalidate", After::Invalidate(tag))
+            ask(lua, "cg.invalidate", FollowUp::Invalidate(tag))
         })?,
     )?;
     cg.raw_set(
@@ -141,8 +141,8 @@ fn plain_values(lua: &Lua, cg: &Table) -> mlua::Result<()> {
         lua.create_function(|lua, tag: Value| {
             let tag = name_within(lua, &tag, "cg.tag", TAG_MAX)?;
             call(lua, "cg.tag", |current| {
-                // What can be invalidated is the name of a tag.
-                current.world.check(&After::Invalidate(tag.clone()))?;
+                // The text must be a valid name of a tag.
+                current.world.check(&FollowUp::Invalidate(tag.clone()))?;
                 let tags = &mut current.written.tags;
                 if tags.contains(&tag) {
                     return Ok(());
@@ -157,7 +157,7 @@ fn plain_values(lua: &Lua, cg: &Table) -> mlua::Result<()> {
     )
 }
 
-/// Functions about the object's end.
+/// Functions for the expiry of the object.
 fn life(lua: &Lua, cg: &Table) -> mlua::Result<()> {
     cg.raw_set(
         "ttl",
@@ -197,14 +197,17 @@ fn life(lua: &Lua, cg: &Table) -> mlua::Result<()> {
     )
 }
 
-/// Whole seconds left, and 1 in the last, as the method `ttl` of every object shows them: an end is kept in whole seconds, rounded
-/// up. 0: it is over.
+/// The seconds left, as the method `ttl` of every object shows them: an expiry is stored in whole seconds,
+/// rounded up, and in the last second 1 is left. 0: it has expired.
 fn left(now_ms: u64, end_ms: u64) -> f64 {
     let left_ms = end_ms.saturating_sub(now_ms);
     if left_ms == 0 { 0.0 } else { (left_ms / 1000).max(1) as f64 }
 }
 
-/// Seconds to live, rounded up; 0: for ever.
+/// The seconds to live, rounded up; 0: for ever.
+///
+/// # Errors
+/// The number is out of range.
 fn seconds(ttl_s: f64) -> Result<u32, String> {
     if (0.0..=TTL_MAX_S).contains(&ttl_s) {
         Ok(ttl_s.ceil() as u32)
@@ -213,12 +216,18 @@ fn seconds(ttl_s: f64) -> Result<u32, String> {
     }
 }
 
-/// A key or token: 1 to 250 bytes.
+/// A key or token of 1 to 250 bytes.
+///
+/// # Errors
+/// The value is none.
 fn name(lua: &Lua, value: &Value, function: &str) -> mlua::Result<Vec<u8>> {
     name_within(lua, value, function, NAME_MAX)
 }
 
 /// A text of 1 to `most` bytes.
+///
+/// # Errors
+/// The value is none.
 fn name_within(lua: &Lua, value: &Value, function: &str, most: usize) -> mlua::Result<Vec<u8>> {
     let name = text(lua, value, function, 1)?;
     if (1..=most).contains(&name.len()) {
@@ -229,7 +238,7 @@ fn name_within(lua: &Lua, value: &Value, function: &str, most: usize) -> mlua::R
 }
 
 /// Whether the object sees a token for the first time, among the last [`TOKENS_MAX`].
-fn once(current: &mut Current<'_>, token: &[u8]) -> bool {
+fn once(current: &mut CurrentCall<'_>, token: &[u8]) -> bool {
     let hash = rapidhash::v3::rapidhash_v3(token).to_le_bytes();
     let own = current.call.own.map_or(&[][..], state::tokens);
     let known = current.written.once.as_deref().unwrap_or(own);
@@ -243,8 +252,8 @@ fn once(current: &mut Current<'_>, token: &[u8]) -> bool {
     true
 }
 
-/// Asks for something after the call.
-fn ask(lua: &Lua, name: &str, after: After) -> mlua::Result<()> {
+/// Adds a request that is executed after the call.
+fn ask(lua: &Lua, name: &str, after: FollowUp) -> mlua::Result<()> {
     call(lua, name, |current| {
         if current.written.after.len() == AFTER_MAX {
             return Err(format!("a call sets, invalidates, loads, tells and logs up to {AFTER_MAX} things"));
@@ -259,12 +268,12 @@ fn ask(lua: &Lua, name: &str, after: After) -> mlua::Result<()> {
     })
 }
 
-fn size(after: &After) -> usize {
+fn size(after: &FollowUp) -> usize {
     match after {
-        After::Set { key, value, .. } => key.len() + value.len(),
-        After::Invalidate(name) | After::Load(name) => name.len(),
-        After::Event { name, json } => name.len() + json.len(),
-        After::Log(line) => line.len(),
+        FollowUp::Set { key, value, .. } => key.len() + value.len(),
+        FollowUp::Invalidate(name) | FollowUp::Load(name) => name.len(),
+        FollowUp::Event { name, json } => name.len() + json.len(),
+        FollowUp::Log(line) => line.len(),
     }
 }
 
@@ -272,11 +281,11 @@ fn size(after: &After) -> usize {
 mod tests {
     use super::*;
     use crate::current::CallEffects;
-    use crate::testing::{Fake, Setting, error_text, eval, vm};
+    use crate::testing::{FakeWorld, TestSetting, error_text, eval, vm};
 
     /// What a source has written, and its error.
-    fn run(setting: &Setting, source: &str) -> (CallEffects, Option<String>) {
-        let (lua, mut world) = (vm(), Fake::default());
+    fn run(setting: &TestSetting, source: &str) -> (CallEffects, Option<String>) {
+        let (lua, mut world) = (vm(), FakeWorld::default());
         world.plain.insert(b"plain".to_vec(), (b"value".to_vec(), 3));
         let run = || lua.load(source).set_name("=test.luau").exec();
         let (result, written) = setting.run(&mut world, run);
@@ -284,33 +293,36 @@ mod tests {
     }
 
     fn written(source: &str) -> CallEffects {
-        let (written, error) = run(&Setting::default(), source);
+        let (written, error) = run(&TestSetting::default(), source);
         assert_eq!(error, None, "{source}");
         written
     }
 
     fn refused(source: &str) -> String {
-        run(&Setting::default(), source).1.unwrap_or_default()
+        run(&TestSetting::default(), source).1.unwrap_or_default()
     }
 
     #[test]
     fn what_follows_a_call() {
         let source = "cg.set('a', 'b', 60); cg.set('c', 5); cg.invalidate('t'); cg.load('k')
             cg.event('made', {b = 1, a = 'x'}); cg.event('made'); cg.log('l', 1, true, nil); print('p\\xff')";
-        let event = |json: &str| After::Event { name: "made".to_owned(), json: json.to_owned() };
-        let set =
-            |key: &[u8], value: &[u8], ttl_s| After::Set { key: key.to_vec(), value: value.to_vec(), ttl_s };
+        let event = |json: &str| FollowUp::Event { name: "made".to_owned(), json: json.to_owned() };
+        let set = |key: &[u8], value: &[u8], ttl_s| FollowUp::Set {
+            key: key.to_vec(),
+            value: value.to_vec(),
+            ttl_s,
+        };
         assert_eq!(
             written(source).after,
             [
                 set(b"a", b"b", 60),
                 set(b"c", b"5", 0),
-                After::Invalidate(b"t".to_vec()),
-                After::Load(b"k".to_vec()),
+                FollowUp::Invalidate(b"t".to_vec()),
+                FollowUp::Load(b"k".to_vec()),
                 event(r#"{"a":"x","b":1}"#),
                 event("{}"),
-                After::Log("l\t1\ttrue\tnil".to_owned()),
-                After::Log("p\u{fffd}".to_owned()),
+                FollowUp::Log("l\t1\ttrue\tnil".to_owned()),
+                FollowUp::Log("p\u{fffd}".to_owned()),
             ]
         );
         assert_eq!(written("cg.tag('a'); cg.tag('b'); cg.tag('a')").tags, [b"a".to_vec(), b"b".to_vec()]);
@@ -320,22 +332,22 @@ mod tests {
     fn a_line_of_the_log_shows_no_address() {
         let source = "cg.log({}, print, coroutine.create(print), setmetatable({}, {__tostring = function() return 'own' end}), 'table: 0x1')";
         let line = "table\tfunction\tthread\town\ttable: 0x1";
-        assert_eq!(written(source).after, [After::Log(line.to_owned())]);
+        assert_eq!(written(source).after, [FollowUp::Log(line.to_owned())]);
     }
 
     #[test]
     fn the_objects_key() {
-        assert_eq!(eval(&vm(), &Setting::default(), "return cg.key()"), "k");
+        assert_eq!(eval(&vm(), &TestSetting::default(), "return cg.key()"), "k");
     }
 
     #[test]
     fn plain_values_are_read() {
-        let (lua, mut world) = (vm(), Fake::default());
+        let (lua, mut world) = (vm(), FakeWorld::default());
         world.plain.insert(b"plain".to_vec(), (b"value".to_vec(), 3));
         let source =
             "local v, f = cg.get('plain'); local none, nothing = cg.get('none'); return v, f, none, nothing";
         let run = || lua.load(source).eval::<(Option<String>, Option<u32>, Option<String>, Option<u32>)>();
-        let result = Setting::default().run(&mut world, run).0.unwrap();
+        let result = TestSetting::default().run(&mut world, run).0.unwrap();
         assert_eq!(result, (Some("value".to_owned()), Some(3), None, None));
     }
 
@@ -422,7 +434,7 @@ mod tests {
 
     #[test]
     fn ends_of_objects() {
-        let now_ms = Setting::default().now_ms;
+        let now_ms = TestSetting::default().now_ms;
         assert_eq!(written("").expires_ms, None);
         assert_eq!(written("cg.ttl(60)").expires_ms, Some(Some(now_ms + 60_000)));
         assert_eq!(written("cg.ttl(0.5)").expires_ms, Some(Some(now_ms + 1000)), "rounded up");
@@ -433,20 +445,20 @@ mod tests {
         assert_eq!(written("cg.expire_at()").expires_ms, Some(None));
         assert_eq!(written("cg.expire_at(253402300799)").expires_ms, Some(Some(253_402_300_799_000)));
         let lua = vm();
-        let expiring = Setting { expires_ms: Some(now_ms + 1500), ..Setting::default() };
+        let expiring = TestSetting { expires_ms: Some(now_ms + 1500), ..TestSetting::default() };
         assert_eq!(eval(&lua, &expiring, "local left = cg.ttl(); cg.ttl(9); return left, cg.ttl()"), "1 9");
-        assert_eq!(eval(&lua, &Setting::default(), "return cg.ttl()"), "-1");
+        assert_eq!(eval(&lua, &TestSetting::default(), "return cg.ttl()"), "-1");
     }
 
     #[test]
     fn tokens_are_seen_once() {
         let lua = vm();
         let source = "return cg.once('a'), cg.once('b'), cg.once('a')";
-        assert_eq!(eval(&lua, &Setting::default(), source), "true true false");
+        assert_eq!(eval(&lua, &TestSetting::default(), source), "true true false");
         // The state that a call leaves, for the next.
         let names = crate::names::Names::new();
         let call = |own: Option<Vec<u8>>, source: &str| {
-            let setting = Setting { own, ..Setting::default() };
+            let setting = TestSetting { own, ..TestSetting::default() };
             let run = || {
                 let results: String = lua
                     .load(source)
@@ -459,7 +471,7 @@ mod tests {
                 state::encode(&lua, &lua.create_table().unwrap(), 1, &names, 65_536, &mut plain).unwrap();
                 (results, plain)
             };
-            setting.run(&mut Fake::default(), run).0
+            setting.run(&mut FakeWorld::default(), run).0
         };
         let (results, plain) = call(None, "return cg.once('t1')");
         assert_eq!(results, "1");

@@ -19,14 +19,14 @@ pub(super) fn install(lua: &Lua, math: &Table) -> mlua::Result<()> {
     )
 }
 
-/// `()`: 0 up to 1; `(n)`: a whole number from 1 to n; `(m, n)`: from m to n.
+/// `()`: a number from 0 up to 1; `(n)`: a whole number from 1 to n; `(m, n)`: a whole number from m to n.
 fn random(lua: &Lua, (first, second): (Value, Value)) -> mlua::Result<f64> {
     let name = "math.random";
     let bits = call(lua, name, |current| {
         let state = current.written.random.get_or_insert(current.call.random);
         Ok(next(state))
     })?;
-    // 53 bits, as many as a number has.
+    // A number has 53 bits.
     let share = (bits >> 11) as f64 / (1_u64 << 53) as f64;
     let (least, most) = match (&first, &second) {
         (Value::Nil, _) => return Ok(share),
@@ -39,13 +39,14 @@ fn random(lua: &Lua, (first, second): (Value, Value)) -> mlua::Result<f64> {
     if least > most {
         return Err(fault(lua, "math.random: interval is empty"));
     }
-    // The number of values has up to 55 bits.
+    // The number of values may have up to 55 bits.
     let count = (most as i64 - least as i64) as u64 + 1;
     let offset = (u128::from(bits) * u128::from(count)) >> 64;
     Ok((least as i64 + offset as i64) as f64)
 }
 
-/// The next number of `SplitMix64`. Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators".
+/// The next number of `SplitMix64`. Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number
+/// Generators".
 fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut bits = *state;
@@ -56,12 +57,13 @@ fn next(state: &mut u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{Setting, eval, vm};
+    use crate::testing::{TestSetting, eval, vm};
 
     #[test]
     fn a_call_is_seeded() {
         let lua = vm();
-        let draw = |random: u64, source: &str| eval(&lua, &Setting { random, ..Setting::default() }, source);
+        let draw =
+            |random: u64, source: &str| eval(&lua, &TestSetting { random, ..TestSetting::default() }, source);
         let three = "return math.random(100), math.random(), math.random(5, 6)";
         assert_eq!(draw(1, three), draw(1, three));
         assert_ne!(draw(1, three), draw(2, three));
@@ -81,7 +83,7 @@ mod tests {
                 assert(wide >= -2^53 and wide <= 2^53)
             end
             return seen[-1], seen[0], seen[1], math.random(3, 3)";
-        assert_eq!(eval(&lua, &Setting::default(), source), "true true true 3");
+        assert_eq!(eval(&lua, &TestSetting::default(), source), "true true true 3");
         for (source, text) in [
             ("math.random(0)", "test.luau:1: math.random: interval is empty"),
             ("math.random(2, 1)", "test.luau:1: math.random: interval is empty"),
@@ -92,7 +94,7 @@ mod tests {
             ),
             ("math.random('x')", "test.luau:1: math.random: argument 1 must be a number, and is a string"),
         ] {
-            assert_eq!(eval(&lua, &Setting::default(), source), text, "{source}");
+            assert_eq!(eval(&lua, &TestSetting::default(), source), text, "{source}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The definitions of the functions for editors.
+//! Tests of the functions' definitions for editors.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,8 @@ use mlua::Function;
 use super::*;
 use crate::vm::{Program, globals, sandbox};
 
-/// Names that the definitions for editors have: entries of each table by its name, with those of tables within it behind a dot.
+/// The names in the definitions for editors: the entries of each table by its name; those of inner tables
+/// have a dot.
 fn defined() -> BTreeMap<String, BTreeSet<String>> {
     let (mut all, mut path) = (BTreeMap::<String, BTreeSet<String>>::new(), Vec::new());
     let mut has_comment = false;

@@ -1,35 +1,36 @@
 //! Methods of fields that show several members: lists, and loops by `each`.
 //!
 //! # Invariants
-//! * Members are read in pieces, of [`Rows::PIECE`] members and a little more than [`PIECE_BYTES`] bytes.
+//! * Members are read in pieces, of [`FieldRows::PIECE`] members and a little more than [`PIECE_BYTES`]
+//!   bytes.
 //! * A list has at most [`LIST_MAX`] members of [`LIST_BYTES_MAX`] bytes.
-//! * What a loop has read and not yet shown is kept in the VM, whose memory is limited.
+//! * Members that a loop has read and not shown yet are kept in the VM, whose memory is limited.
 
 use std::collections::BTreeSet;
 
-use cattlegrid_objects::{FieldKind, Order, Pending, Rows, random_places};
+use cattlegrid_objects::{FieldKind, FieldRows, PendingChanges, RowOrder, random_places};
 use mlua::{Function, Lua, LuaString, MultiValue, Table, Value};
 
-use super::{Handle, draw, handle, read, run, texts};
-use crate::current::Current;
+use super::{FieldHandle, draw, handle, read, run, texts};
+use crate::current::CurrentCall;
 use crate::{json, library, raw_call};
 
-/// Most members of a list.
+/// The most members of a list.
 const LIST_MAX: usize = 10_000;
-/// Most bytes of its members and values.
+/// The most bytes of a list's members and values.
 const LIST_BYTES_MAX: usize = 1 << 20;
-/// A piece of a loop that has this many bytes is not continued.
+/// The size in bytes at which a piece of a loop ends.
 const PIECE_BYTES: usize = 64 << 10;
-/// Most members of `random`, as of the type `set`.
+/// The most members of `random`, as in the type `set`.
 const RANDOM_MAX: u64 = 1000;
 
 /// Members, and their values, scores or counts as texts.
 type MemberList = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Methods of a set with other sets.
+/// Methods that combine a set with other sets.
 pub(super) const COMBINATIONS: [&str; 3] = ["union", "intersection", "diff"];
 
-/// Methods of a kind that return a list.
+/// The methods of a kind that return a list.
 pub(super) fn names(kind: FieldKind) -> &'static [&'static str] {
     match kind {
         FieldKind::Set => &["getall", "random"],
@@ -40,7 +41,10 @@ pub(super) fn names(kind: FieldKind) -> &'static [&'static str] {
     }
 }
 
-/// Adds them to the methods of a kind.
+/// Adds these methods to those of a kind.
+///
+/// # Errors
+/// Memory is short.
 pub(super) fn install(lua: &Lua, table: &Table, name: &str, kind: FieldKind) -> mlua::Result<()> {
     let lists = names(kind);
     if lists.is_empty() {
@@ -50,7 +54,7 @@ pub(super) fn install(lua: &Lua, table: &Table, name: &str, kind: FieldKind) -> 
         let full = format!("{name}:{method}");
         let run = lua.create_function(move |lua, (own, arguments): (Value, MultiValue)| {
             let arguments = texts(lua, &arguments, &full)?;
-            let run = |current: &mut Current<'_>| {
+            let run = |current: &mut CurrentCall<'_>| {
                 let handle = handle(&own, current, kind)?;
                 list(current, handle, kind, method, &arguments)
             };
@@ -65,7 +69,7 @@ pub(super) fn install(lua: &Lua, table: &Table, name: &str, kind: FieldKind) -> 
     }
     let full = format!("{name}:each");
     let each = lua.create_function(move |lua, own: Value| {
-        let of_call = |current: &mut Current<'_>| Ok((handle(&own, current, kind)?, current.number));
+        let of_call = |current: &mut CurrentCall<'_>| Ok((handle(&own, current, kind)?, current.number));
         let (handle, call_number) = library::call(lua, &full, of_call)?;
         each(lua, &full, handle, call_number, kind)
     })?;
@@ -78,10 +82,10 @@ pub(super) fn install(lua: &Lua, table: &Table, name: &str, kind: FieldKind) -> 
     Ok(())
 }
 
-/// The members that a method lists; None: nil.
+/// The members that a method lists; None: the method returns nil.
 fn list(
-    current: &mut Current<'_>,
-    handle: Handle,
+    current: &mut CurrentCall<'_>,
+    handle: FieldHandle,
     kind: FieldKind,
     method: &str,
     arguments: &[Vec<u8>],
@@ -101,15 +105,15 @@ fn list(
     };
     let (order, most) = match method {
         "random" => return random(current, handle, whole(0)?).map(Some),
-        "list" => (Order::First, whole(0)?.unwrap_or(u64::MAX)),
-        "top" => (Order::First, whole(0)?.unwrap_or(10)),
-        "bottom" => (Order::Last, whole(0)?.unwrap_or(10)),
+        "list" => (RowOrder::First, whole(0)?.unwrap_or(u64::MAX)),
+        "top" => (RowOrder::First, whole(0)?.unwrap_or(10)),
+        "bottom" => (RowOrder::Last, whole(0)?.unwrap_or(10)),
         "range" => {
             let (Some(from), Some(to)) = (whole(0)?, whole(1)?) else {
                 return Err("takes from to".to_owned());
             };
             let before = from.max(1) - 1;
-            (Order::Nth(before), to.saturating_sub(before))
+            (RowOrder::Nth(before), to.saturating_sub(before))
         }
         "around" => {
             let n = whole(1)?.unwrap_or(5);
@@ -117,20 +121,20 @@ fn list(
             let Some(rank) = run(current, handle, kind, "rank", member)? else { return Ok(None) };
             let place = number::<u64>(&rank).map_or(0, |rank| rank.saturating_sub(1));
             let first = place.saturating_sub(n);
-            (Order::Nth(first), (place - first).saturating_add(n).saturating_add(1))
+            (RowOrder::Nth(first), (place - first).saturating_add(n).saturating_add(1))
         }
-        _ => (Order::First, u64::MAX),
+        _ => (RowOrder::First, u64::MAX),
     };
     let mut listed = MemberList::new();
-    push_rows(current, handle, &mut Rows::new(kind, handle.field, order, most), &mut listed, most)?;
+    push_rows(current, handle, &mut FieldRows::new(kind, handle.field, order, most), &mut listed, most)?;
     Ok(Some(listed))
 }
 
 /// Appends rows to a list.
 fn push_rows(
-    current: &mut Current<'_>,
-    handle: Handle,
-    rows: &mut Rows,
+    current: &mut CurrentCall<'_>,
+    handle: FieldHandle,
+    rows: &mut FieldRows,
     listed: &mut MemberList,
     most: u64,
 ) -> Result<(), String> {
@@ -162,13 +166,13 @@ fn too_long() -> String {
 
 /// Reads the next members under one lock. True: there may be more.
 fn piece(
-    current: &mut Current<'_>,
-    handle: Handle,
-    rows: &mut Rows,
+    current: &mut CurrentCall<'_>,
+    handle: FieldHandle,
+    rows: &mut FieldRows,
     mut each: impl FnMut(Vec<u8>, Vec<u8>) -> bool,
 ) -> Result<bool, String> {
     let written = &mut current.written;
-    let none = Pending::NONE;
+    let none = PendingChanges::NONE;
     let pending = if handle.object == 0 { &written.fields } else { &none };
     let (mut goes_on, mut bytes) = (false, 0);
     read(current.world, &mut written.has_moved, handle.object, &mut |view| {
@@ -182,8 +186,8 @@ fn piece(
     Ok(goes_on)
 }
 
-/// Different members of a set, chosen at random; without `n` one.
-fn random(current: &mut Current<'_>, handle: Handle, n: Option<u64>) -> Result<MemberList, String> {
+/// Distinct members of a set, chosen at random; one member without `n`.
+fn random(current: &mut CurrentCall<'_>, handle: FieldHandle, n: Option<u64>) -> Result<MemberList, String> {
     let n = n.unwrap_or(1);
     if n > RANDOM_MAX {
         return Err(format!("arg 1 must be a number from 0 to {RANDOM_MAX}"));
@@ -192,7 +196,7 @@ fn random(current: &mut Current<'_>, handle: Handle, n: Option<u64>) -> Result<M
     let count = count.and_then(|text| number::<u64>(&text)).unwrap_or(0);
     let mut listed = MemberList::new();
     for place in random_places(draw(current), n, count) {
-        let mut rows = Rows::new(FieldKind::Set, handle.field, Order::Nth(place), 1);
+        let mut rows = FieldRows::new(FieldKind::Set, handle.field, RowOrder::Nth(place), 1);
         push_rows(current, handle, &mut rows, &mut listed, 1)?;
     }
     Ok(listed)
@@ -222,10 +226,16 @@ fn rows(lua: &Lua, kind: FieldKind, method: &str, listed: &MemberList) -> mlua::
     Ok(table)
 }
 
-/// The function of a `for` loop over members, and over their values, scores or counts.
-fn each(lua: &Lua, full: &str, handle: Handle, call_number: u64, kind: FieldKind) -> mlua::Result<Function> {
-    // Of the piece that was read last: members at odd places, values at even ones. Then `at`, the last place that was shown, and
-    // `last`, behind which the next piece begins, or false.
+/// The function of a `for` loop over members with their values, scores or counts.
+fn each(
+    lua: &Lua,
+    full: &str,
+    handle: FieldHandle,
+    call_number: u64,
+    kind: FieldKind,
+) -> mlua::Result<Function> {
+    // The state has the last piece, with members at odd positions and values at even ones. `at` is the last
+    // position that was shown. `last` is the member after which the next piece begins, or false.
     let state = lua.create_table()?;
     let full = full.to_owned();
     lua.create_function(move |lua, ()| {
@@ -241,9 +251,15 @@ fn each(lua: &Lua, full: &str, handle: Handle, call_number: u64, kind: FieldKind
     })
 }
 
-/// Puts the next piece in place of the one that was shown.
-fn next_piece(lua: &Lua, full: &str, state: &Table, handle: Handle, kind: FieldKind) -> mlua::Result<usize> {
-    let mut rows = Rows::new(kind, handle.field, Order::First, u64::MAX);
+/// Replaces the shown piece by the next one.
+fn next_piece(
+    lua: &Lua,
+    full: &str,
+    state: &Table,
+    handle: FieldHandle,
+    kind: FieldKind,
+) -> mlua::Result<usize> {
+    let mut rows = FieldRows::new(kind, handle.field, RowOrder::First, u64::MAX);
     match state.raw_get::<Value>("last")? {
         Value::String(last) => rows = rows.behind(last.as_bytes().to_vec()),
         Value::Boolean(_) => {
@@ -281,7 +297,7 @@ fn next_piece(lua: &Lua, full: &str, state: &Table, handle: Handle, kind: FieldK
 fn combine(lua: &Lua, combination: &'static str) -> mlua::Result<Function> {
     let full = format!("set:{combination}");
     lua.create_function(move |lua, (own, others): (Value, MultiValue)| {
-        let run = |current: &mut Current<'_>| {
+        let run = |current: &mut CurrentCall<'_>| {
             if others.is_empty() {
                 return Err("takes set [set ...]".to_owned());
             }
@@ -306,7 +322,7 @@ fn combine(lua: &Lua, combination: &'static str) -> mlua::Result<Function> {
     })
 }
 
-fn members_of(current: &mut Current<'_>, set: &Value) -> Result<BTreeSet<Vec<u8>>, String> {
+fn members_of(current: &mut CurrentCall<'_>, set: &Value) -> Result<BTreeSet<Vec<u8>>, String> {
     let handle = handle(set, current, FieldKind::Set)?;
     let listed = list(current, handle, FieldKind::Set, "getall", &[])?.unwrap_or_default();
     Ok(listed.into_iter().map(|(member, _)| member).collect())
@@ -314,10 +330,10 @@ fn members_of(current: &mut Current<'_>, set: &Value) -> Result<BTreeSet<Vec<u8>
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{Setting, eval, vm};
+    use crate::testing::{TestSetting, eval, vm};
 
     fn check(cases: &[(&str, &str)]) {
-        let (lua, setting) = (vm(), Setting::default());
+        let (lua, setting) = (vm(), TestSetting::default());
         for (source, answers) in cases {
             assert_eq!(eval(&lua, &setting, source), *answers, "{source}");
         }

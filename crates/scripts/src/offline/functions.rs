@@ -5,14 +5,14 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use cattlegrid_objects::{
-    After, Arguments, NoWorld, ScriptCall, ScriptMethodId, Settings, TypeSettings, Zone,
+    Arguments, FollowUp, NoWorld, ScriptCall, ScriptMethodId, Settings, TypeSettings, Zone,
 };
 use jiff::Timestamp;
 use mlua::{FromLuaMulti, Function, IntoLua, IntoLuaMulti, Lua, LuaString, MultiValue, Table, Value};
 
 use super::server::TestReply;
 use super::{START_MS, TestState};
-use crate::current::{self, CallEffects, Current};
+use crate::current::{self, CallEffects, CurrentCall};
 use crate::json;
 
 /// The name of the part in Luau.
@@ -76,10 +76,10 @@ fn outside_of_calls(
             zone: &zone,
         };
         let mut current =
-            Current { call: &call, world: &mut NoWorld, number: 0, written: CallEffects::default() };
+            CurrentCall { call: &call, world: &mut NoWorld, number: 0, written: CallEffects::default() };
         let result = current::enter(&mut current, || inner.call::<MultiValue>(arguments));
         let lines = current.written.after.into_iter().filter_map(|after| match after {
-            After::Log(line) => Some(line),
+            FollowUp::Log(line) => Some(line),
             _ => None,
         });
         shared.borrow_mut().server.seen().log.extend(lines);

@@ -1,11 +1,12 @@
-//! Names of fields as strings of the VM: those of a type stay there once they have been read, so that the next state with
-//! them needs not look for the strings, and a table's keys are known by their addresses.
+//! Names of fields as strings of the VM. The strings of a type's names stay in the VM once they were read, so
+//! that the next state with them needs no look-up, and a table's keys are recognised by their addresses.
 //!
-//! Besides, a table of each number of names is kept as a template: a copy of it has the keys, and only values are missing.
+//! A table for each number of names is kept as a template: a copy of it has the keys, and only values are
+//! set.
 //!
 //! # Invariants
-//! * An address that is known here is that of a string that [`Keys::strings`] holds, as long as the VM is there.
-//! * A template holds no value of an object.
+//! * A known address is that of a string that [`KeyNumbers::strings`] holds, as long as the VM exists.
+//! * A template has no value of an object.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -13,33 +14,33 @@ use std::ptr;
 
 use mlua::{Lua, Table, ffi};
 
-use super::{Decoder, push_string};
+use super::{StateDecoder, push_string};
 use crate::names::{NAMES_MAX, Names};
-use crate::state::format::{FormatError, Key, Reader, Token};
+use crate::state::format::{FormatError, StateReader, StateToken, TableKey};
 
-/// Most names of a template.
+/// The most names of a template.
 const TEMPLATE_MAX: usize = 16;
-/// Most states that are looked at for a template.
+/// The most states from which a template may be made.
 const LOOKS_MAX: u8 = 32;
-/// Places of addresses: a power of two.
+/// The size of the table of addresses: a power of two.
 const SLOTS: usize = 64;
 
-/// The names of a template, ascending; as many as its place says.
+/// The names of a template, ascending; their number is its position.
 type Template = [u8; TEMPLATE_MAX];
 
 /// The names of a type in a VM.
 #[derive(Debug)]
-pub(crate) struct Keys {
-    /// Names by their numbers, from 1, and behind them the templates: an upvalue of the type's methods.
+pub(crate) struct KeyNumbers {
+    /// The names by their numbers, from 1, and after them the templates; an upvalue of the type's methods.
     strings: Table,
-    /// Numbers of names, by the addresses of their strings.
+    /// The numbers of names, by the addresses of their strings.
     numbers: [Cell<(*const c_void, u8)>; SLOTS],
     templates: [Cell<Option<Template>>; TEMPLATE_MAX],
     looks: Cell<u8>,
 }
 
-impl Keys {
-    /// None yet.
+impl KeyNumbers {
+    /// An empty table.
     pub(crate) fn new(lua: &Lua) -> mlua::Result<Self> {
         Ok(Self {
             strings: lua.create_table_with_capacity(NAMES_MAX + TEMPLATE_MAX, 0)?,
@@ -53,7 +54,7 @@ impl Keys {
         &self.strings
     }
 
-    /// The number of the name whose string is at this address, if it is known.
+    /// The number of the name whose string has this address, if it is known.
     #[inline]
     pub(super) fn number(&self, address: *const c_void) -> Option<u8> {
         let (own, number) = self.slot(address).get();
@@ -68,7 +69,7 @@ impl Keys {
     /// Pushes a name.
     ///
     /// # Safety
-    /// As [`Decoder::root`].
+    /// As [`StateDecoder::root`].
     #[inline]
     unsafe fn push(&self, state: *mut ffi::lua_State, number: u8, names: &Names) -> Result<(), FormatError> {
         // SAFETY: the caller's.
@@ -78,7 +79,7 @@ impl Keys {
         }
     }
 
-    /// Puts a name in the place of the nil at the top.
+    /// Replaces the nil at the top by a name.
     #[cold]
     unsafe fn push_new(
         &self,
@@ -99,12 +100,13 @@ impl Keys {
         Ok(())
     }
 
-    /// Makes a template of the table at the top, which is that of this state, if there is none of as many names.
+    /// Makes a template of the table at the top, which is that of this state, unless there is one with this
+    /// number of names.
     #[cold]
     unsafe fn learn(
         &self,
         state: *mut ffi::lua_State,
-        from: Reader<'_>,
+        from: StateReader<'_>,
         names: &Names,
     ) -> Result<(), FormatError> {
         if self.looks.get() == LOOKS_MAX {
@@ -127,34 +129,34 @@ impl Keys {
     }
 }
 
-/// Where the template of this many names is among the strings.
+/// The position among the strings of the template with this number of names.
 fn place(count: usize) -> c_int {
     (NAMES_MAX + count) as c_int
 }
 
-/// The names of a table that has nothing else, and how many.
-fn template_of(mut state: Reader<'_>) -> Option<(Template, usize)> {
-    let Ok(Token::Table { items: 0, entries: entries @ 1..=TEMPLATE_MAX, .. }) = state.value(0) else {
+/// The names of a table that has only named entries, and their number.
+fn template_of(mut state: StateReader<'_>) -> Option<(Template, usize)> {
+    let Ok(StateToken::Table { items: 0, entries: entries @ 1..=TEMPLATE_MAX, .. }) = state.value(0) else {
         return None;
     };
     let mut template = [0; TEMPLATE_MAX];
     for name in &mut template[..entries] {
-        let Ok(Key::Name(own)) = state.key() else { return None };
+        let Ok(TableKey::Name(own)) = state.key() else { return None };
         *name = own;
         state.skip(1).ok()?;
     }
     Some((template, entries))
 }
 
-impl Decoder<'_> {
+impl StateDecoder<'_> {
     /// Pushes the table of the state on an empty stack.
     ///
     /// # Safety
-    /// As [`Decoder::state`]; the second upvalue of the running function is [`Keys::strings`].
-    pub(super) unsafe fn root(&mut self, keys: &Keys) -> Result<(), FormatError> {
+    /// As [`StateDecoder::state`]; the second upvalue of the running function is [`KeyNumbers::strings`].
+    pub(super) unsafe fn root(&mut self, keys: &KeyNumbers) -> Result<(), FormatError> {
         let from = self.reader.clone();
         let count = match self.reader.value(0)? {
-            Token::Table { items: 0, entries: entries @ 1..=TEMPLATE_MAX, .. } => entries,
+            StateToken::Table { items: 0, entries: entries @ 1..=TEMPLATE_MAX, .. } => entries,
             _ => 0,
         };
         let template = if count > 0 { keys.templates[count - 1].get() } else { None };
@@ -172,8 +174,8 @@ impl Decoder<'_> {
         }
     }
 
-    /// Pushes a copy of a template with the values of the state; false: that has other names.
-    unsafe fn copy(&mut self, template: &[u8], keys: &Keys) -> Result<bool, FormatError> {
+    /// Pushes a copy of a template with the values of the state; false: the state has other names.
+    unsafe fn copy(&mut self, template: &[u8], keys: &KeyNumbers) -> Result<bool, FormatError> {
         let state = self.state;
         // SAFETY: the caller's.
         unsafe {
@@ -181,7 +183,7 @@ impl Decoder<'_> {
             ffi::lua_clonetable(state, 1);
             ffi::lua_replace(state, 1);
             for name in template {
-                if self.reader.key()? != Key::Name(*name) {
+                if self.reader.key()? != TableKey::Name(*name) {
                     return Ok(false);
                 }
                 keys.push(state, *name, self.names)?;

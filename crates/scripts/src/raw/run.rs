@@ -1,10 +1,12 @@
-//! A call of a method as one protected call: the object's table, the arguments, the method, the reply, the new state.
+//! A whole call of a method as one protected call: the object's table, the arguments, the method, the reply,
+//! and the new state.
 //!
-//! What is not plain is left to the caller, who gets the object's table and what the method has returned: a reply that is
-//! not a string, a number, a boolean or nil, and a state that cannot be kept or is too long.
+//! Two cases are left to the caller, who gets the object's table and the method's result: a reply that is not
+//! a string, a number, a boolean or nil, and a state that cannot be kept or is too long.
 //!
 //! # Invariants
-//! * As those of `raw.rs`; nothing that must be dropped is made between the first call of the VM and the last.
+//! * The invariants of `raw.rs` hold; and nothing that must be dropped is made between the first call of the
+//!   VM and the last.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -13,42 +15,46 @@ use std::ptr;
 use cattlegrid_objects::{Arguments, ScriptOutcome, push_float};
 use mlua::{Function, LightUserData, Lua, Table, Value, ffi};
 
-use super::keys::Keys;
-use super::{BYTES_USUAL, Decoder, STACK, Scratch, Writer, push_string, string};
+use super::keys::KeyNumbers;
+use super::{BYTES_USUAL, STACK, Scratch, StateDecoder, StateWriter, push_string, string};
 use crate::names::Names;
-use crate::state::format::{FormatError, Head, Reader};
-use crate::state::{Fields, Start, most};
+use crate::state::format::{FormatError, StateHead, StateReader};
+use crate::state::{OpenState, StateFields, most};
 
 thread_local! {
     static SCRATCH: Cell<Scratch> = Cell::default();
 }
 
-/// A call of a method of an object that there is.
+/// A call of a method on an existing object.
 pub(crate) struct Task<'a> {
-    /// The object's state.
-    pub(crate) head: Head<'a>,
-    /// After the state's head.
-    pub(crate) reader: Reader<'a>,
+    /// The head of the object's state.
+    pub(crate) head: StateHead<'a>,
+    /// The rest of the object's state.
+    pub(crate) reader: StateReader<'a>,
     pub(crate) names: &'a Names,
     pub(crate) call_number: u64,
     pub(crate) arguments: &'a Arguments<'a>,
-    /// The version that the new state gets.
+    /// The version of the new state.
     pub(crate) version: u16,
     pub(crate) state_max: usize,
     pub(crate) result_max: usize,
 }
 
-/// How it has ended.
+/// The outcome of the protected call.
 pub(crate) enum RunResult {
-    /// Reply and state have been appended.
-    Whole { outcome: ScriptOutcome, fields: Fields },
-    /// The method has run; nothing was appended.
+    /// The reply and the state are appended.
+    Whole { outcome: ScriptOutcome, fields: StateFields },
+    /// The method has run; nothing is appended.
     Rest { table: Table, value: Value },
 }
 
 /// The function of the VM that [`run`] calls for this method.
-pub(crate) fn bind(lua: &Lua, method: &Function, keys: &Keys) -> mlua::Result<Function> {
-    // SAFETY: method and names are the only values on the stack of this protected call, and become the upvalues.
+///
+/// # Errors
+/// Memory is short.
+pub(crate) fn bind(lua: &Lua, method: &Function, keys: &KeyNumbers) -> mlua::Result<Function> {
+    // SAFETY: method and names are the only values on the stack of this protected call, and become the
+    // upvalues.
     unsafe {
         lua.exec_raw((method, keys.strings()), |state| {
             ffi::lua_pushcclosurek(state, run_job, c"method".as_ptr(), 2, None);
@@ -56,14 +62,14 @@ pub(crate) fn bind(lua: &Lua, method: &Function, keys: &Keys) -> mlua::Result<Fu
     }
 }
 
-/// Runs the method that `bound` was made of: appends the reply to `out` and the new state to `plain`, which is empty.
-/// `keys`: those that it was bound with.
+/// Runs the method of `bound`: appends the reply to `out`, and the new state to `plain`, which must be empty.
+/// `keys`: the names with which it was bound.
 ///
 /// # Errors
-/// The script's, or the state cannot be read.
+/// An error of the script, or the state cannot be read.
 pub(crate) fn run(
     bound: &Function,
-    keys: &Keys,
+    keys: &KeyNumbers,
     task: Task<'_>,
     plain: &mut Vec<u8>,
     out: &mut Vec<u8>,
@@ -74,8 +80,8 @@ pub(crate) fn run(
     let (mut scratch, mut fields) = (SCRATCH.take(), Vec::new());
     scratch.clear();
     let (state, whole) = (ptr::null_mut(), ptr::null());
-    let mut job = Job {
-        decoder: Decoder { state, reader, head, names, call_number, object: 0 },
+    let mut job = TaskState {
+        decoder: StateDecoder { state, reader, head, names, call_number, object: 0 },
         keys,
         arguments,
         result_max,
@@ -83,7 +89,7 @@ pub(crate) fn run(
         out: &mut *out,
         version,
         state_max,
-        writer: Writer {
+        writer: StateWriter {
             state,
             whole,
             names,
@@ -97,7 +103,7 @@ pub(crate) fn run(
         whole: None,
     };
     let returned = bound.call::<(Option<Table>, Value)>(LightUserData((&raw mut job).cast()));
-    let Job { outcome, whole, .. } = job;
+    let TaskState { outcome, whole, .. } = job;
     SCRATCH.set(scratch);
     let (table, value) = returned?;
     if let Some(fields) = whole {
@@ -108,26 +114,27 @@ pub(crate) fn run(
     Ok(RunResult::Rest { table: table.ok_or(FormatError)?, value })
 }
 
-struct Job<'a> {
-    decoder: Decoder<'a>,
-    keys: &'a Keys,
+struct TaskState<'a> {
+    decoder: StateDecoder<'a>,
+    keys: &'a KeyNumbers,
     arguments: &'a Arguments<'a>,
     result_max: usize,
     outcome: ScriptOutcome,
     out: &'a mut Vec<u8>,
     version: u16,
     state_max: usize,
-    writer: Writer<'a>,
-    /// Reply and state have been appended.
-    whole: Option<Fields>,
+    writer: StateWriter<'a>,
+    /// Set when the reply and the state are appended.
+    whole: Option<StateFields>,
 }
 
-/// Takes a [`Job`]; returns nothing if it is whole or the state cannot be read, otherwise the object's table and the method's
-/// value. Its upvalues are the method and the names of its type.
+/// Runs a [`TaskState`]. Returns nothing if the call is complete or the state cannot be read, otherwise the
+/// object's table and the method's value. The upvalues are the method and the names of its type.
 unsafe extern "C-unwind" fn run_job(state: *mut ffi::lua_State) -> c_int {
-    // SAFETY: `run` has given a pointer to its own job, and waits. There is room on the stack for what is pushed here.
+    // SAFETY: `run` has given a pointer to its own job, and waits. There is room on the stack for what is
+    // pushed here.
     unsafe {
-        let Some(job) = ffi::lua_tolightuserdata(state, 1).cast::<Job<'_>>().as_mut() else { return 0 };
+        let Some(job) = ffi::lua_tolightuserdata(state, 1).cast::<TaskState<'_>>().as_mut() else { return 0 };
         let count = job.arguments.len() as c_int;
         if ffi::lua_checkstack(state, STACK + count) == 0 {
             ffi::luaL_error(state, c"stack overflow".as_ptr());
@@ -151,7 +158,7 @@ unsafe extern "C-unwind" fn run_job(state: *mut ffi::lua_State) -> c_int {
     0
 }
 
-impl Job<'_> {
+impl TaskState<'_> {
     /// Appends the value at the top as a reply; false: it is not plain.
     unsafe fn reply(&mut self, state: *mut ffi::lua_State) -> bool {
         let from = self.out.len();
@@ -178,10 +185,11 @@ impl Job<'_> {
         self.out.len() - from <= self.result_max
     }
 
-    /// Appends the object's table, the first of the stack, as a state; false: it cannot be kept, or is too long.
+    /// Appends the object's table, the first value of the stack, as a state; false: it cannot be kept, or is
+    /// too long.
     unsafe fn encode(&mut self, state: *mut ffi::lua_State) -> bool {
         let writer = &mut self.writer;
-        let Some((start, _)) = Start::new(self.version, writer.out) else { return false };
+        let Some((start, _)) = OpenState::new(self.version, writer.out) else { return false };
         writer.state = state;
         // SAFETY: the table is there, with room above it for those within it.
         if !unsafe { writer.table(1, 0) } {

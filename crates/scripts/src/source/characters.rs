@@ -1,11 +1,11 @@
-//! Characters that Luau does not read outside of strings and comments, and what to write instead.
+//! Characters that Luau does not accept outside of strings and comments, and their replacements.
 
 use crate::compiler;
 
-/// Most lines of a file that are reported.
+/// The most lines of a file that are reported.
 const LINES_MAX: usize = 20;
 
-/// What is wrong, with its line; of each line and character once.
+/// The problems with their lines, once for each line and character.
 pub(super) fn check(text: &str) -> Vec<(usize, String)> {
     if let Some(at) = text.find('\0') {
         // Luau takes it for the end of the text.
@@ -13,7 +13,7 @@ pub(super) fn check(text: &str) -> Vec<(usize, String)> {
     }
     let (mut text, mut found) = (text.to_owned(), Vec::new());
     while found.len() < LINES_MAX {
-        // The compiler reports the first one: it goes, and the compiler is asked again.
+        // The compiler reports the first such character: it is removed, and the rest is compiled again.
         let Err((Some(line), refused)) = compiler::compile(&text, &compiler::to_run()) else { break };
         let Some(character) = character_of(&refused) else { break };
         let start = text.split_inclusive('\n').take(line - 1).map(str::len).sum();

@@ -1,5 +1,5 @@
-//! Why a table cannot be kept as a state, in words. Takes its time: it runs after [`crate::raw::encode`] has refused
-//! the table.
+//! Why a table cannot be kept as a state, in words. This is slow, and runs after [`crate::raw::encode`] has
+//! refused the table.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -8,10 +8,10 @@ use mlua::{Table, Value};
 
 use super::DEPTH_MAX;
 use super::path::{Path, kind_of};
-use crate::natives::Handle;
+use crate::natives::FieldHandle;
 use crate::{json, raw_call};
 
-/// What cannot be kept, and where.
+/// The value that cannot be kept, and its place.
 pub(super) fn explain(table: &Table, call_number: u64) -> String {
     let mut search = Search { call_number, path: Path::default(), entries: 0, seen: HashMap::new() };
     match search.table(table, 0) {
@@ -24,7 +24,7 @@ struct Search {
     call_number: u64,
     path: Path,
     entries: usize,
-    /// Where tables and collections were found.
+    /// The places of tables and collections.
     seen: HashMap<*const c_void, Path>,
 }
 
@@ -62,9 +62,9 @@ impl Search {
             Value::LightUserData(light) if light.0.is_null() => {
                 self.wrong("is cg.json.null: a state has none")
             }
-            Value::LightUserData(light) => match Handle::from_light(*light, self.call_number) {
+            Value::LightUserData(light) => match FieldHandle::from_light(*light, self.call_number) {
                 None => self.wrong("is a collection of another call"),
-                Some(Handle { object: 0, .. }) => self.once(light.0.cast_const()),
+                Some(FieldHandle { object: 0, .. }) => self.once(light.0.cast_const()),
                 Some(_) => self.wrong("is a collection of another object: copy its members"),
             },
             Value::Buffer(_) => self.wrong("is a buffer: keep buffer.tostring(it)"),

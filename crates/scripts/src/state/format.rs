@@ -1,4 +1,4 @@
-//! Bytes of a state.
+//! The bytes of a state.
 //!
 //! ```text
 //!   state    version: varint, then parts if there are any, then a table
@@ -14,8 +14,8 @@
 //!            0xc8..0xcf  a whole number of 1 to 7 bytes, little-endian; 0xd0..0xd7: its negative
 //!            0xc5        a field: its number
 //! ```
-//! Entries are in the order of their keys: other numbers, names by their places in the dictionary, other strings. Equal
-//! tables have equal bytes.
+//! Entries are in the order of their keys: other numbers, names by their places in the dictionary, other
+//! strings. Equal tables have equal bytes.
 //!
 //! # Invariants
 //! * A reader never reads outside of its bytes, and ends for any bytes.
@@ -39,32 +39,32 @@ const NEGATIVE: u8 = 0xd0;
 const TOKENS: u8 = 0xf0;
 const FIELDS: u8 = 0xf1;
 
-/// Whole numbers beyond it are written as floats.
+/// Whole numbers beyond this are written as floats.
 pub(crate) const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
-/// Tokens of `cg.once` that a state keeps.
+/// The most tokens of `cg.once` in a state.
 pub(crate) const TOKENS_MAX: usize = 32;
 
-/// Bytes that are no state: the server's own fault.
+/// The bytes are not a state, which is an error of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FormatError;
 
-/// What is before the table.
+/// The part of a state before the table.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Head<'a> {
+pub(crate) struct StateHead<'a> {
     pub(crate) version: u16,
-    /// Hashes of 8 bytes.
+    /// Hashes of 8 bytes each.
     pub(crate) tokens: &'a [u8],
     /// Pairs of number and kind.
     pub(crate) fields: &'a [u8],
 }
 
-impl Head<'_> {
+impl StateHead<'_> {
     /// The kind of a field.
     pub(crate) fn kind(&self, number: u8) -> Option<u8> {
         self.fields.as_chunks::<2>().0.iter().find(|[own, _]| *own == number).map(|[_, kind]| *kind)
     }
 
-    /// Appends it.
+    /// Appends the head.
     pub(crate) fn push(&self, out: &mut Vec<u8>) {
         push_varint(out, u64::from(self.version));
         if !self.tokens.is_empty() {
@@ -74,7 +74,7 @@ impl Head<'_> {
         Self::push_fields(self.fields, out);
     }
 
-    /// Appends the part that has the fields.
+    /// Appends the part with the fields.
     pub(crate) fn push_fields(fields: &[u8], out: &mut Vec<u8>) {
         if !fields.is_empty() {
             out.extend_from_slice(&[FIELDS, (fields.len() / 2) as u8]);
@@ -83,9 +83,9 @@ impl Head<'_> {
     }
 }
 
-/// A value as it is read. Of a table, its items and entries follow.
+/// A value that was read. The items and entries of a table follow.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Token<'a> {
+pub(crate) enum StateToken<'a> {
     Boolean(bool),
     Number(f64),
     String(&'a [u8]),
@@ -93,12 +93,12 @@ pub(crate) enum Token<'a> {
     Table {
         items: usize,
         entries: usize,
-        /// It is an array of JSON also without items.
+        /// Whether it is a JSON array even without items.
         array: bool,
     },
 }
 
-impl Token<'_> {
+impl StateToken<'_> {
     fn into_array(self, is_array: bool) -> Self {
         match self {
             Self::Table { items, entries, .. } => Self::Table { items, entries, array: is_array },
@@ -107,9 +107,9 @@ impl Token<'_> {
     }
 }
 
-/// A key as it is read.
+/// A key that was read.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Key<'a> {
+pub(crate) enum TableKey<'a> {
     Name(u8),
     Number(f64),
     String(&'a [u8]),
@@ -117,16 +117,16 @@ pub(crate) enum Key<'a> {
 
 /// Reads a state.
 #[derive(Debug, Clone)]
-pub(crate) struct Reader<'a> {
+pub(crate) struct StateReader<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
-    /// Reads what is before the table.
-    pub(crate) fn new(state: &'a [u8]) -> Result<(Head<'a>, Self), FormatError> {
+impl<'a> StateReader<'a> {
+    /// Reads the head of a state; the reader is then at the table.
+    pub(crate) fn new(state: &'a [u8]) -> Result<(StateHead<'a>, Self), FormatError> {
         let mut reader = Self { rest: state };
         let version = u16::try_from(reader.varint()?).map_err(|_| FormatError)?;
-        let mut head = Head { version, ..Head::default() };
+        let mut head = StateHead { version, ..StateHead::default() };
         head.tokens = reader.part(TOKENS, 8)?;
         head.fields = reader.part(FIELDS, 2)?;
         Ok((head, reader))
@@ -142,32 +142,32 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The next value. `depth`: how many tables it is in.
+    /// The next value. `depth`: the number of tables around it.
     #[inline]
-    pub(crate) fn value(&mut self, depth: usize) -> Result<Token<'a>, FormatError> {
+    pub(crate) fn value(&mut self, depth: usize) -> Result<StateToken<'a>, FormatError> {
         let tag = self.byte()?;
         Ok(match tag {
-            0..STRING => Token::Number(f64::from(tag)),
-            STRING..ENTRIES => Token::String(self.take(usize::from(tag - STRING))?),
+            0..STRING => StateToken::Number(f64::from(tag)),
+            STRING..ENTRIES => StateToken::String(self.take(usize::from(tag - STRING))?),
             ENTRIES..ITEMS => self.table(0, usize::from(tag - ENTRIES), depth)?,
             ITEMS..FALSE => self.table(usize::from(tag - ITEMS), 0, depth)?.into_array(tag == ITEMS),
-            FALSE | TRUE => Token::Boolean(tag == TRUE),
+            FALSE | TRUE => StateToken::Boolean(tag == TRUE),
             TABLE => {
                 let (items, entries) = (self.count()?, self.count()?);
                 self.table(items, entries, depth)?
             }
-            FIELD => Token::Field(self.byte()?),
+            FIELD => StateToken::Field(self.byte()?),
             _ => match self.key_of(tag)? {
-                Key::Number(number) => Token::Number(number),
-                Key::String(string) => Token::String(string),
-                Key::Name(_) => return Err(FormatError),
+                TableKey::Number(number) => StateToken::Number(number),
+                TableKey::String(string) => StateToken::String(string),
+                TableKey::Name(_) => return Err(FormatError),
             },
         })
     }
 
-    /// Leaves out the next value, with all that it holds. `depth`: how many tables it is in.
+    /// Skips the next value with its contents. `depth`: the number of tables around it.
     pub(crate) fn skip(&mut self, depth: usize) -> Result<(), FormatError> {
-        let Token::Table { items, entries, .. } = self.value(depth)? else { return Ok(()) };
+        let StateToken::Table { items, entries, .. } = self.value(depth)? else { return Ok(()) };
         for _ in 0..items {
             self.skip(depth + 1)?;
         }
@@ -180,32 +180,32 @@ impl<'a> Reader<'a> {
 
     /// The key of the next entry.
     #[inline]
-    pub(crate) fn key(&mut self) -> Result<Key<'a>, FormatError> {
+    pub(crate) fn key(&mut self) -> Result<TableKey<'a>, FormatError> {
         let tag = self.byte()?;
         match tag {
-            0..STRING => Ok(Key::Name(tag)),
-            STRING..ENTRIES => Ok(Key::String(self.take(usize::from(tag - STRING))?)),
+            0..STRING => Ok(TableKey::Name(tag)),
+            STRING..ENTRIES => Ok(TableKey::String(self.take(usize::from(tag - STRING))?)),
             _ => self.key_of(tag),
         }
     }
 
-    /// What has the same form as a key and as a value.
-    fn key_of(&mut self, tag: u8) -> Result<Key<'a>, FormatError> {
+    /// A key or value, whose forms are the same.
+    fn key_of(&mut self, tag: u8) -> Result<TableKey<'a>, FormatError> {
         Ok(match tag {
             FLOAT => {
                 let bytes = self.take(8)?;
-                Key::Number(f64::from_le_bytes(bytes.try_into().map_err(|_| FormatError)?))
+                TableKey::Number(f64::from_le_bytes(bytes.try_into().map_err(|_| FormatError)?))
             }
             STRING_LONG => {
                 let len = self.count()?;
-                Key::String(self.take(len)?)
+                TableKey::String(self.take(len)?)
             }
             WHOLE..TOKENS => {
                 let bytes = self.take(usize::from(tag & 7))?;
                 let whole = bytes.iter().rev().fold(0, |whole, byte| whole << 8 | u64::from(*byte)) as f64;
                 match tag {
-                    WHOLE..NEGATIVE => Key::Number(whole),
-                    NEGATIVE..0xd8 => Key::Number(-whole),
+                    WHOLE..NEGATIVE => TableKey::Number(whole),
+                    NEGATIVE..0xd8 => TableKey::Number(-whole),
                     _ => return Err(FormatError),
                 }
             }
@@ -213,18 +213,18 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Nothing follows.
+    /// Whether no bytes follow.
     pub(crate) fn is_over(&self) -> bool {
         self.rest.is_empty()
     }
 
-    fn table(&self, items: usize, entries: usize, depth: usize) -> Result<Token<'a>, FormatError> {
-        // Each item has a byte at least, each entry two: a count is never believed beyond what can follow.
+    fn table(&self, items: usize, entries: usize, depth: usize) -> Result<StateToken<'a>, FormatError> {
+        // Each item has at least one byte, each entry two: a larger count is refused.
         let least = items.saturating_add(entries.saturating_mul(2));
         if depth >= DEPTH_MAX || least > self.rest.len() {
             return Err(FormatError);
         }
-        Ok(Token::Table { items, entries, array: false })
+        Ok(StateToken::Table { items, entries, array: false })
     }
 
     fn byte(&mut self) -> Result<u8, FormatError> {
@@ -272,7 +272,7 @@ pub(crate) fn push_boolean(out: &mut Vec<u8>, value: bool) {
 /// Appends a number as a value.
 #[inline]
 pub(crate) fn push_number(out: &mut Vec<u8>, number: f64) {
-    // -0 is no whole number here: it has a sign to keep.
+    // -0 is not written as a whole number, since that would lose its sign.
     let small = number as u8;
     if small < STRING && number.to_bits() == f64::from(small).to_bits() {
         out.push(small);
@@ -292,7 +292,7 @@ pub(crate) fn push_number_key(out: &mut Vec<u8>, number: f64) {
     }
     let len = 8 - whole.leading_zeros() as usize / 8;
     let tag = if number < 0.0 { NEGATIVE } else { WHOLE } + len as u8;
-    // One piece of a length that is known; the zeros at its end go.
+    // The bytes are appended in one piece of a known length; zeros at the end are removed.
     let end = out.len() + 1 + len;
     out.push(tag);
     out.extend_from_slice(&whole.to_le_bytes());
@@ -317,7 +317,7 @@ pub(crate) fn push_name(out: &mut Vec<u8>, name: u8) {
     out.push(name);
 }
 
-/// Appends the begin of a table, whose items and entries follow.
+/// Appends the beginning of a table, whose items and entries follow.
 pub(crate) fn push_table(out: &mut Vec<u8>, items: usize, entries: usize) {
     match (items, entries) {
         (0, 0..=FEW) => out.push(ENTRIES + entries as u8),
@@ -330,7 +330,7 @@ pub(crate) fn push_table(out: &mut Vec<u8>, items: usize, entries: usize) {
     }
 }
 
-/// Appends an array of JSON that has no items.
+/// Appends a JSON array without items.
 pub(crate) fn push_array(out: &mut Vec<u8>) {
     out.push(ITEMS);
 }

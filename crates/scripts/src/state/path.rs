@@ -15,7 +15,7 @@ enum Step {
 }
 
 impl Path {
-    /// Goes into what is under this key.
+    /// Descends to the value under this key.
     pub(crate) fn enter(&mut self, key: &Value) {
         self.0.push(match key {
             Value::String(name) => Step::Name(name.to_string_lossy()),
@@ -25,12 +25,12 @@ impl Path {
         });
     }
 
-    /// Goes back.
+    /// Goes back to the outer value.
     pub(crate) fn leave(&mut self) {
         self.0.pop();
     }
 
-    /// As a message names it; `whole`: what the table as a whole is called.
+    /// The place in a message; `whole`: the name of the whole table.
     pub(crate) fn describe(&self, whole: &str) -> String {
         let mut path = String::new();
         for step in &self.0 {
@@ -51,7 +51,7 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && !name.starts_with(|c: char| c.is_ascii_digit()) && name.chars().all(is_letter)
 }
 
-/// What a value is, for messages.
+/// The kind of a value, for messages.
 pub(crate) fn kind_of(value: &Value) -> &'static str {
     match value {
         Value::Integer(_) => "number",

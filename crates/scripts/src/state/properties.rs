@@ -1,26 +1,27 @@
-//! Properties of states: of any table that can be kept, and of any bytes.
+//! Properties of states that hold for any table that can be kept, and for any bytes.
 //!
-//! [`check`] is the code of the fuzz target `script_state`; here seeds and proptest run it.
+//! The fuzz target `script_state` runs [`check`]; here seeds and proptest run it.
 
 use mlua::Lua;
 
 use super::{decode, encode, to_json};
 use crate::names::Names;
-use crate::testing::{Fake, Setting};
+use crate::testing::{FakeWorld, TestSetting};
 
-/// Reads these bytes as a state: an error, or a state that is written and read again as the same.
+/// Reads these bytes as a state, and checks that it is an error, or a state that is unchanged when it is
+/// written and read again.
 ///
 /// # Panics
-/// It is not the same.
+/// The state differs.
 pub(crate) fn check(bytes: &[u8]) {
     let (lua, names) = (Lua::new(), Names::new());
     for name in [&b"limit"[..], b"count", b"type"] {
         assert!(names.number(name).is_some(), "there is room");
     }
     let Ok((version, table)) = decode(&lua, bytes, &names, 1, 0) else { return };
-    Setting::default().run(&mut Fake::default(), || {
+    TestSetting::default().run(&mut FakeWorld::default(), || {
         let mut first = Vec::new();
-        // A field that is there twice, and names that a state of ours cannot have.
+        // Such bytes have a field twice, or names that our states cannot have.
         if encode(&lua, &table, version, &names, usize::MAX, &mut first).is_err() {
             return;
         }
@@ -43,21 +44,21 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::natives::Handle;
+    use crate::natives::FieldHandle;
     use crate::state::DEPTH_MAX;
-    use crate::state::format::{Head, push_name, push_table};
+    use crate::state::format::{StateHead, push_name, push_table};
 
     /// A value as the test knows it; numbers by their bits.
     #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-    enum Plain {
+    enum PlainValue {
         Boolean(bool),
         Number(u64),
         String(Vec<u8>),
-        Table(BTreeMap<Key, Self>),
+        Table(BTreeMap<PlainKey, Self>),
     }
 
     #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-    enum Key {
+    enum PlainKey {
         Number(u64),
         String(Vec<u8>),
     }
@@ -86,41 +87,41 @@ mod tests {
         prop_oneof![prop::sample::select(edges), any::<i32>().prop_map(f64::from), any::<f64>()]
     }
 
-    fn key() -> impl Strategy<Value = Key> {
+    fn key() -> impl Strategy<Value = PlainKey> {
         // A key is never NaN, and -0 is the key 0.
         let usable = |number: f64| if number.is_nan() { 0.5 } else { number + 0.0 };
         prop_oneof![
-            3 => (1..6_u8).prop_map(|item| Key::Number(f64::from(item).to_bits())),
-            1 => number().prop_map(move |number| Key::Number(usable(number).to_bits())),
-            3 => "[a-z_]{0,6}".prop_map(|name| Key::String(name.into_bytes())),
-            1 => prop::collection::vec(any::<u8>(), 0..40).prop_map(Key::String),
+            3 => (1..6_u8).prop_map(|item| PlainKey::Number(f64::from(item).to_bits())),
+            1 => number().prop_map(move |number| PlainKey::Number(usable(number).to_bits())),
+            3 => "[a-z_]{0,6}".prop_map(|name| PlainKey::String(name.into_bytes())),
+            1 => prop::collection::vec(any::<u8>(), 0..40).prop_map(PlainKey::String),
         ]
     }
 
-    fn plain() -> impl Strategy<Value = Plain> {
+    fn plain() -> impl Strategy<Value = PlainValue> {
         let leaf = prop_oneof![
-            any::<bool>().prop_map(Plain::Boolean),
-            number().prop_map(|number| Plain::Number(number.to_bits())),
-            prop::collection::vec(any::<u8>(), 0..40).prop_map(Plain::String),
+            any::<bool>().prop_map(PlainValue::Boolean),
+            number().prop_map(|number| PlainValue::Number(number.to_bits())),
+            prop::collection::vec(any::<u8>(), 0..40).prop_map(PlainValue::String),
         ];
         leaf.prop_recursive(5, 60, 12, |inner| {
-            prop::collection::btree_map(key(), inner, 0..12).prop_map(Plain::Table)
+            prop::collection::btree_map(key(), inner, 0..12).prop_map(PlainValue::Table)
         })
     }
 
-    fn table() -> impl Strategy<Value = BTreeMap<Key, Plain>> {
+    fn table() -> impl Strategy<Value = BTreeMap<PlainKey, PlainValue>> {
         prop::collection::btree_map(key(), plain(), 0..20)
     }
 
-    fn key_value(lua: &Lua, key: &Key) -> Value {
+    fn key_value(lua: &Lua, key: &PlainKey) -> Value {
         match key {
-            Key::Number(bits) => Value::Number(f64::from_bits(*bits)),
-            Key::String(string) => Value::String(lua.create_string(string).unwrap()),
+            PlainKey::Number(bits) => Value::Number(f64::from_bits(*bits)),
+            PlainKey::String(string) => Value::String(lua.create_string(string).unwrap()),
         }
     }
 
     /// The table, its entries set in another order for each `turn`.
-    fn build(lua: &Lua, entries: &BTreeMap<Key, Plain>, turn: usize) -> Table {
+    fn build(lua: &Lua, entries: &BTreeMap<PlainKey, PlainValue>, turn: usize) -> Table {
         let table = lua.create_table().unwrap();
         let mut order: Vec<_> = entries.iter().collect();
         if !order.is_empty() {
@@ -132,31 +133,31 @@ mod tests {
         }
         for (key, value) in order {
             let value = match value {
-                Plain::Boolean(value) => Value::Boolean(*value),
-                Plain::Number(bits) => Value::Number(f64::from_bits(*bits)),
-                Plain::String(string) => Value::String(lua.create_string(string).unwrap()),
-                Plain::Table(inner) => Value::Table(build(lua, inner, turn)),
+                PlainValue::Boolean(value) => Value::Boolean(*value),
+                PlainValue::Number(bits) => Value::Number(f64::from_bits(*bits)),
+                PlainValue::String(string) => Value::String(lua.create_string(string).unwrap()),
+                PlainValue::Table(inner) => Value::Table(build(lua, inner, turn)),
             };
             table.raw_set(key_value(lua, key), value).unwrap();
         }
         table
     }
 
-    fn read(table: &Table) -> BTreeMap<Key, Plain> {
+    fn read(table: &Table) -> BTreeMap<PlainKey, PlainValue> {
         let pairs = table.pairs::<Value, Value>().map(|pair| {
             let (key, value) = pair.unwrap();
             let key = match key {
-                Value::Integer(number) => Key::Number((number as f64).to_bits()),
-                Value::Number(number) => Key::Number((number + 0.0).to_bits()),
-                Value::String(string) => Key::String(string.as_bytes().to_vec()),
+                Value::Integer(number) => PlainKey::Number((number as f64).to_bits()),
+                Value::Number(number) => PlainKey::Number((number + 0.0).to_bits()),
+                Value::String(string) => PlainKey::String(string.as_bytes().to_vec()),
                 other => panic!("a key {other:?}"),
             };
             let value = match value {
-                Value::Boolean(value) => Plain::Boolean(value),
-                Value::Integer(number) => Plain::Number((number as f64).to_bits()),
-                Value::Number(number) => Plain::Number(number.to_bits()),
-                Value::String(string) => Plain::String(string.as_bytes().to_vec()),
-                Value::Table(inner) => Plain::Table(read(&inner)),
+                Value::Boolean(value) => PlainValue::Boolean(value),
+                Value::Integer(number) => PlainValue::Number((number as f64).to_bits()),
+                Value::Number(number) => PlainValue::Number(number.to_bits()),
+                Value::String(string) => PlainValue::String(string.as_bytes().to_vec()),
+                Value::Table(inner) => PlainValue::Table(read(&inner)),
                 other => panic!("a value {other:?}"),
             };
             (key, value)
@@ -167,7 +168,7 @@ mod tests {
     fn bytes_of(lua: &Lua, names: &Names, table: &Table, state_max: usize) -> Result<Vec<u8>, String> {
         let mut out = b"before".to_vec();
         let run = || encode(lua, table, 3, names, state_max, &mut out);
-        let result = Setting::default().run(&mut Fake::default(), run).0;
+        let result = TestSetting::default().run(&mut FakeWorld::default(), run).0;
         assert_eq!(&out[..6], b"before");
         result.map(|_| out.split_off(6)).inspect_err(|_| ())
     }
@@ -267,7 +268,7 @@ mod tests {
         let table: Table = lua.load(source).eval().unwrap();
         let mut out = Vec::new();
         let run = || encode(&lua, &table, 1, &names, 65_536, &mut out).unwrap_err();
-        let text = Setting::default().run(&mut Fake::default(), run).0;
+        let text = TestSetting::default().run(&mut FakeWorld::default(), run).0;
         assert!(
             text.starts_with("state too large (more than 1") && text.ends_with("use cg.set/cg.map"),
             "{text}"
@@ -279,17 +280,17 @@ mod tests {
     fn fields_go_with_the_state() {
         let (lua, names) = (Lua::new(), Names::new());
         let table = lua.create_table().unwrap();
-        let handle = |field: u8| Value::LightUserData(Handle { object: 0, field, kind: 2 }.to_light(1));
+        let handle = |field: u8| Value::LightUserData(FieldHandle { object: 0, field, kind: 2 }.to_light(1));
         table.set("seen", handle(9)).unwrap();
         table.set("all", lua.create_sequence_from([handle(3), handle(250)]).unwrap()).unwrap();
         let mut out = Vec::new();
         let run = || encode(&lua, &table, 1, &names, 65_536, &mut out).unwrap();
-        let fields = Setting::default().run(&mut Fake::default(), run).0;
+        let fields = TestSetting::default().run(&mut FakeWorld::default(), run).0;
         assert_eq!(fields.list, [(3, 2), (9, 2), (250, 2)]);
         assert_eq!(super::super::fields(&out), fields);
         let (_, again) = decode(&lua, &out, &names, 77, 1).unwrap();
         let Value::LightUserData(light) = again.get("seen").unwrap() else { panic!("a handle") };
-        assert_eq!(Handle::from_light(light, 77), Some(Handle { object: 1, field: 9, kind: 2 }));
+        assert_eq!(FieldHandle::from_light(light, 77), Some(FieldHandle { object: 1, field: 9, kind: 2 }));
         let mut json = Vec::new();
         to_json(&out, &names, &mut json, &mut |handle, out| {
             out.extend(format!("[{}]", handle.field).bytes());
@@ -300,8 +301,9 @@ mod tests {
     #[test]
     fn fields_that_cannot_be_kept() {
         let (lua, names) = (Lua::new(), Names::new());
-        let light =
-            |object: u8, call: u64| Value::LightUserData(Handle { object, field: 1, kind: 2 }.to_light(call));
+        let light = |object: u8, call: u64| {
+            Value::LightUserData(FieldHandle { object, field: 1, kind: 2 }.to_light(call))
+        };
         let refused = |value: Value| {
             let table = lua.create_table().unwrap();
             table.set("a", value).unwrap();
@@ -348,7 +350,7 @@ mod tests {
     #[test]
     fn heads() {
         let tokens = [7; 16];
-        let head = Head { version: u16::MAX, tokens: &tokens, fields: &[4, 2] };
+        let head = StateHead { version: u16::MAX, tokens: &tokens, fields: &[4, 2] };
         let mut bytes = Vec::new();
         head.push(&mut bytes);
         bytes.push(0xa0);

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cattlegrid_objects::{
-    Arguments, Change, Host as _, NoWorld, Object, ObjectState, Outcome, Registry, ScriptCall,
-    ScriptMethodId, ScriptOutcome, Settings, View, Zone,
+    Arguments, Host as _, NoWorld, Object, ObjectOutcome, ObjectState, Registry, ScriptCall, ScriptMethodId,
+    ScriptOutcome, Settings, StateChange, StateView, Zone,
 };
 use cattlegrid_scripts::{Limits, Scripts, Sources};
 use cattlegrid_store::{Memory, Tree};
@@ -83,23 +83,23 @@ impl Shipped {
         let arguments = Arguments::of(step.arguments.iter().map(String::as_bytes));
         let done = self.registry.call(method, object, &arguments, now_ms, 7, &mut out);
         match done.change {
-            Change::None | Change::Tree => {}
-            Change::Bytes => drop(self.objects.insert(step.key, Own::Bytes(new))),
-            Change::NewTree(tree) => drop(self.objects.insert(step.key, Own::Tree(tree))),
-            Change::Dropped => drop(self.objects.remove(step.key)),
+            StateChange::None | StateChange::Tree => {}
+            StateChange::Bytes => drop(self.objects.insert(step.key, Own::Bytes(new))),
+            StateChange::NewTree(tree) => drop(self.objects.insert(step.key, Own::Tree(tree))),
+            StateChange::Dropped => drop(self.objects.remove(step.key)),
         }
         match done.outcome {
-            Outcome::Value { .. } => Answer::Value(String::from_utf8(out).unwrap()),
-            Outcome::Miss => Answer::Miss,
-            Outcome::Error(line) => Answer::error(&line),
-            Outcome::NoRoom(_) => panic!("there is room"),
-            Outcome::List { mut listing, .. } => {
+            ObjectOutcome::Value { .. } => Answer::Value(String::from_utf8(out).unwrap()),
+            ObjectOutcome::Miss => Answer::Miss,
+            ObjectOutcome::Error(line) => Answer::error(&line),
+            ObjectOutcome::NoRoom(_) => panic!("there is room"),
+            ObjectOutcome::List { mut listing, .. } => {
                 let keys: Vec<Vec<u8>> = listing.keys().map(<[u8]>::to_vec).collect();
                 while let Some(wanted) = listing.wants() {
                     let view = match self.objects.get(std::str::from_utf8(&keys[wanted]).unwrap()) {
-                        None => View::Absent,
-                        Some(Own::Bytes(bytes)) => View::Bytes(bytes),
-                        Some(Own::Tree(tree)) => View::Tree(tree),
+                        None => StateView::Absent,
+                        Some(Own::Bytes(bytes)) => StateView::Bytes(bytes),
+                        Some(Own::Tree(tree)) => StateView::Tree(tree),
                     };
                     listing.read(wanted, view, 1 << 16, 1 << 20);
                 }

@@ -1,8 +1,8 @@
 //! Calls that succeed, fail, and what they leave.
 
 use crate::harness::{Bench, problems, source};
-use cattlegrid_objects::After;
-use cattlegrid_scripts::{Limits, Scripts, Source, Sources};
+use cattlegrid_objects::FollowUp;
+use cattlegrid_scripts::{Limits, Scripts, SourceFile, Sources};
 
 const QUOTA: &str = "
 local Quota = {version = 1, ttl = 60}
@@ -122,7 +122,7 @@ fn an_error_at_any_statement_leaves_the_object_as_it_was() {
             let (reply, done) = bench.call_done("change:2");
             assert!(reply.contains("_ERROR "), "{text}: {reply}");
             assert!(done.change.is_none() && done.expires_ms.is_none(), "{text}");
-            let kept = |after: &After| matches!(after, After::Event { .. } | After::Log(_));
+            let kept = |after: &FollowUp| matches!(after, FollowUp::Event { .. } | FollowUp::Log(_));
             assert!(done.after.iter().all(kept), "{text}: {:?}", done.after);
             assert_eq!(bench.state, state);
             tried += 1;
@@ -443,7 +443,7 @@ fn what_a_source_must_not_return() {
 
 #[test]
 fn more_types_than_a_server_has_names_for() {
-    let types = (0..101).map(|number| Source {
+    let types = (0..101).map(|number| SourceFile {
         path: format!("own/t{number}.luau").into(),
         ..source(&format!("t{number}"), "return {new = function() return {} end}")
     });

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::harness::Bench;
-use cattlegrid_objects::{After, Zone};
+use cattlegrid_objects::{FollowUp, Zone};
 use cattlegrid_scripts::Limits;
 use nix::time::{ClockId, clock_gettime};
 
@@ -100,8 +100,8 @@ fn a_call_that_fails_asks_for_nothing() {
     let (reply, done) = bench.call_done("run:yes");
     assert_eq!(reply, "CLIENT_ERROR t.run: no");
     let left = [
-        After::Event { name: "seen".to_owned(), json: "{\"n\":1}".to_owned() },
-        After::Log("line".to_owned()),
+        FollowUp::Event { name: "seen".to_owned(), json: "{\"n\":1}".to_owned() },
+        FollowUp::Log("line".to_owned()),
     ];
     assert_eq!((&*done.after, done.expires_ms), (&left[..], None));
     let (reply, done) = bench.call_done("run");

@@ -1,9 +1,9 @@
 //! What lint reports, and that it reports nothing in sources that are right.
 
-use cattlegrid_scripts::{Problem, Severity, Source, Sources, globals, lint};
+use cattlegrid_scripts::{Problem, Severity, SourceFile, Sources, globals, lint};
 
-fn source(name: &str, text: &str) -> Source {
-    Source { name: name.to_owned(), path: format!("{name}.luau").into(), text: text.to_owned() }
+fn source(name: &str, text: &str) -> SourceFile {
+    SourceFile { name: name.to_owned(), path: format!("{name}.luau").into(), text: text.to_owned() }
 }
 
 /// The problems of a type, `error LINE: TEXT`.

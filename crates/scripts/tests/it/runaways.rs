@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::harness::{Bench, problems, source};
-use cattlegrid_objects::{After, Host as _};
-use cattlegrid_scripts::{Limits, Scripts, Source, Sources};
+use cattlegrid_objects::{FollowUp, Host as _};
+use cattlegrid_scripts::{Limits, Scripts, SourceFile, Sources};
 use nix::time::{ClockId, clock_gettime};
 
 /// Long enough for the watchdog to be woken up in time on a machine that is busy.
@@ -206,7 +206,7 @@ fn a_call_has_all_memory_whatever_ran_before() {
         }
         let (reply, done) = bench.call_done("text:15900000");
         assert_eq!(reply, "15900000");
-        assert_eq!(done.after, [After::Log("once".to_owned())]);
+        assert_eq!(done.after, [FollowUp::Log("once".to_owned())]);
     }
     // What calls leave, though it is not much.
     for _ in 0..10 {
@@ -341,13 +341,16 @@ fn the_fifth_breach_within_a_minute_disables_a_method() {
         assert_eq!(reply, over);
         events.extend(done.after);
     }
-    let logged = After::Log("script t.run: took longer than 40 ms (seed of math.random: 42)".to_owned());
+    let logged = FollowUp::Log("script t.run: took longer than 40 ms (seed of math.random: 42)".to_owned());
     assert_eq!(events, [logged.clone(), logged.clone(), logged], "one line a second");
     let (reply, done) = bench.call_done("run");
     assert_eq!(reply, over);
     let json = r#"{"type":"t","method":"run","reason":"took longer than 40 ms"}"#.to_owned();
     let line = "script t.run: took longer than 40 ms: disabled until objects are loaded again".to_owned();
-    assert_eq!(done.after, [After::Log(line), After::Event { name: "script_disabled".to_owned(), json }]);
+    assert_eq!(
+        done.after,
+        [FollowUp::Log(line), FollowUp::Event { name: "script_disabled".to_owned(), json }]
+    );
     for _ in 0..3 {
         let (reply, done) = bench.call_done("run");
         assert_eq!(reply, "SERVER_ERROR script disabled: t.run");
@@ -409,7 +412,7 @@ fn threads_share_the_count_of_breaches_and_nothing_else() {
                             disabled += done
                                 .after
                                 .iter()
-                                .filter(|after| matches!(after, After::Event { .. }))
+                                .filter(|after| matches!(after, FollowUp::Event { .. }))
                                 .count();
                         }
                     }
@@ -468,7 +471,7 @@ fn sources_that_take_longer_to_load_than_a_call_may() {
     );
     // It is of the file that computes, not of those that require it.
     let library =
-        Source { path: "lib/busy.luau".into(), ..source("lib/busy", &format!("{busy} return {{}}")) };
+        SourceFile { path: "lib/busy.luau".into(), ..source("lib/busy", &format!("{busy} return {{}}")) };
     let own = Sources {
         types: ["a", "b"]
             .map(|name| source(name, "require('lib/busy') return {new = function() return {} end}"))

@@ -2,7 +2,7 @@
 
 use crate::harness::{Bench, problems, source, unhurried};
 
-use cattlegrid_scripts::{Limits, Source, Sources};
+use cattlegrid_scripts::{Limits, SourceFile, Sources};
 
 /// What a method with this body answers, on a new object `{n = 1, deep = {1}}`.
 #[track_caller]
@@ -173,7 +173,7 @@ fn a_state_is_not_read_behind_its_back() {
 #[test]
 fn only_libraries_are_required() {
     let library =
-        |name: &str, text: &str| Source { path: format!("{name}.luau").into(), ..source(name, text) };
+        |name: &str, text: &str| SourceFile { path: format!("{name}.luau").into(), ..source(name, text) };
     let with = |body: &str| {
         let text =
             format!("local T = {{}} function T.new() return {{}} end function T.run() {body} end return T");

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use cattlegrid_scripts::{FILE_MAX, FILES_MAX, Source, Sources};
+use cattlegrid_scripts::{FILE_MAX, FILES_MAX, SourceFile, Sources};
 
 /// A directory with these files.
 fn dir(files: &[(&str, &[u8])]) -> tempfile::TempDir {
@@ -22,7 +22,7 @@ fn problems(dir: &Path) -> Vec<String> {
     found.iter().map(|one| one.to_string().replace(&format!("{}/", dir.display()), "")).collect()
 }
 
-fn names(list: &[Source]) -> Vec<&str> {
+fn names(list: &[SourceFile]) -> Vec<&str> {
     list.iter().map(|source| &*source.name).collect()
 }
 

@@ -1,14 +1,15 @@
-//! Connections to the admin address: how many, for how long, and what each may send.
+//! Connections to the admin address, with limits on their number, their time and their input.
 //!
-//! A connection has one request and [`TIME`] for all of it, handshake and reply included, so that a peer that is idle, or slow in either
-//! direction, costs a slot for that long. When all slots are taken a new connection takes the place of the oldest one that has not sent a
-//! whole request yet; if all have, of the oldest. Who comes faster than that waits in the kernel's backlog.
+//! A connection has one request, and [`TIME`] for all of it, including handshake and reply. So an idle peer,
+//! or a peer that is slow in either direction, occupies a slot for at most that time. When all slots are
+//! taken, a new connection replaces the oldest connection without a complete request; if all have one, the
+//! oldest. Connections that arrive faster than that wait in the kernel's backlog.
 //!
-//! A connection whose reply is the stream of a dashboard has no end of its own. It gives its slot back, and takes one of those of
-//! [`super::events`], so that probes and scrapes always find one.
+//! A connection whose reply is a dashboard's stream has no time limit. It frees its slot and takes one of
+//! [`super::events`], so that probes and scrapes always find a slot.
 //!
-//! When clients of the cache have all descriptors of the process, there are [`RESERVED`] more for this thread: a probe must not take a server for
-//! dead that serves.
+//! When clients of the cache have all descriptors of the process, this thread has [`RESERVED`] more, so that
+//! a probe does not take a working server for dead.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -32,34 +33,34 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
 
-use super::events::Body;
+use super::events::ResponseBody;
 use super::pages::Pages;
 use super::{Site, pages};
 use crate::log;
 use crate::sys::reason;
 
-/// Most connections at once.
+/// The most connections at once.
 pub(super) const CONNECTIONS: usize = 32;
 
-/// From the accept to the last byte of the reply.
+/// The time from the accept to the last byte of the reply.
 const TIME: Duration = Duration::from_secs(10);
 
-/// For the line and the headers of a request.
+/// The time for the line and the headers of a request.
 const HEADER_TIME: Duration = Duration::from_secs(5);
 
-/// Most bytes of them.
+/// The most bytes of the line and the headers.
 const HEADER_BYTES: usize = 16 << 10;
 
-/// Most headers.
+/// The most headers.
 const HEADERS: usize = 64;
 
-/// The pause before a connection takes the place of another, and after a failed accept.
+/// The pause before a connection replaces another, and after a failed accept.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Descriptors that are kept for connections when there are no others.
+/// Descriptors that are reserved for connections when no others are free.
 const RESERVED: usize = 2;
 
-/// Descriptors that are given up for a connection, and taken again when it is closed.
+/// The reserved descriptors. They are closed for a connection, and opened again when it is closed.
 #[derive(Default)]
 struct Reserve(Mutex<Vec<File>>);
 
@@ -73,13 +74,13 @@ impl Reserve {
         }
     }
 
-    /// Whether there was one.
-    fn give_up(&self) -> bool {
+    /// Closes a reserved descriptor; false: none is left.
+    fn release(&self) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).pop().is_some()
     }
 }
 
-/// Accepts connections and gives each a task.
+/// Accepts connections, and starts a task for each.
 pub(super) struct Gate {
     reserve: Arc<Reserve>,
     pages: Arc<Pages>,
@@ -87,25 +88,25 @@ pub(super) struct Gate {
     open: VecDeque<OpenConnection>,
 }
 
-/// A connection.
+/// A connection and its task.
 struct OpenConnection {
     task: JoinHandle<()>,
-    line: Arc<Line>,
+    line: Arc<ConnectionSignals>,
 }
 
-/// What is known of a connection.
+/// Signals between a connection's task and the gate.
 #[derive(Debug, Default)]
-pub(super) struct Line {
-    /// Its request is there.
+pub(super) struct ConnectionSignals {
+    /// Whether the request has arrived completely.
     asked: AtomicBool,
-    /// Its reply is a stream.
+    /// Whether the reply is a stream.
     streams: AtomicBool,
-    /// It is closed, whether its peer reads or not.
+    /// Notifies that the connection must be closed, even if its peer does not read.
     cut: Notify,
 }
 
-impl Line {
-    /// Its reply has no end of its own.
+impl ConnectionSignals {
+    /// Marks the reply as a stream, which has no time limit.
     pub(super) fn stream(&self) {
         self.streams.store(true, Relaxed);
     }
@@ -125,7 +126,7 @@ impl Gate {
         Self { reserve, pages: Arc::new(Pages::new(site)), is_encrypted, open: VecDeque::new() }
     }
 
-    /// Until it is told to stop.
+    /// Accepts connections until it is told to stop.
     pub(super) async fn run(
         mut self,
         sockets: Vec<std::net::TcpListener>,
@@ -142,13 +143,13 @@ impl Gate {
         loop {
             let accepted = tokio::select! {
                 accepted = accept(&listeners) => accepted,
-                // Its sender has gone: as if told.
+                // A dropped sender counts as a request to stop.
                 _ = stopped.wait_for(|stops| *stops) => return,
             };
             match accepted {
                 Ok((stream, peer)) => self.serve(stream, peer).await,
-                Err(error) if lacks_descriptors(&error) && self.reserve.give_up() => {}
-                // Without a descriptor they wait.
+                Err(error) if lacks_descriptors(&error) && self.reserve.release() => {}
+                // Without a free descriptor, connections wait in the backlog.
                 Err(_) => {
                     self.reserve.fill();
                     sleep(PAUSE).await;
@@ -157,7 +158,7 @@ impl Gate {
         }
     }
 
-    /// Gives the places of those that have ended back; whether there is one.
+    /// Frees the slots of connections that have ended. True: there is a free slot.
     fn has_room(&mut self) -> bool {
         self.open.retain(|open| !open.task.is_finished());
         self.open.iter().filter(|open| !open.line.streams()).count() < CONNECTIONS
@@ -165,20 +166,21 @@ impl Gate {
 
     async fn serve(&mut self, stream: TcpStream, peer: SocketAddr) {
         if !self.has_room() {
-            // Meanwhile those that came in the same moment are answered, as all dashboards after a restart.
+            // In this pause, connections that arrived at the same moment are answered, such as all dashboards
+            // after a restart.
             sleep(PAUSE).await;
         }
         if !self.has_room() {
             let own = || self.open.iter().enumerate().filter(|(_, open)| !open.line.streams());
             let oldest = own().find(|(_, open)| !open.line.asked.load(Relaxed));
-            // All have asked: the oldest gives way, since it may be one that does not read.
+            // All have sent a request: the oldest is closed, since its peer may not be reading.
             if let Some((at, _)) = oldest.or_else(|| own().next())
                 && let Some(open) = self.open.remove(at)
             {
                 open.task.abort();
             }
         }
-        let line = Arc::new(Line::default());
+        let line = Arc::new(ConnectionSignals::default());
         let (pages, own, reserve) = (Arc::clone(&self.pages), Arc::clone(&line), Arc::clone(&self.reserve));
         let tls = if self.is_encrypted { pages.tls() } else { None };
         let is_encrypted = self.is_encrypted;
@@ -196,18 +198,18 @@ impl Gate {
             };
             tokio::select! {
                 () = conversation => {}
-                () = over(&own) => log::debug(format_args!("admin: {peer}: closed after {} s", TIME.as_secs())),
+                () = until_timeout(&own) => log::debug(format_args!("admin: {peer}: closed after {} s", TIME.as_secs())),
                 () = own.cut.notified() => log::debug(format_args!("admin: {peer}: closed, since it does not read")),
             }
-            // Before a client of the cache takes the connection's.
+            // The descriptor is reserved again before a client of the cache can take the closed connection's.
             reserve.fill();
         });
         self.open.push_back(OpenConnection { task, line });
     }
 }
 
-/// Until the time of a connection is over; never of a stream.
-async fn over(line: &Line) {
+/// Waits until the time of a connection is over, which never happens for a stream.
+async fn until_timeout(line: &ConnectionSignals) {
     sleep(TIME).await;
     if line.streams() {
         std::future::pending::<()>().await;
@@ -218,7 +220,7 @@ fn lacks_descriptors(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
-/// The next connection at any of the listeners.
+/// Accepts the next connection of any listener.
 async fn accept(listeners: &[TcpListener]) -> io::Result<(TcpStream, SocketAddr)> {
     std::future::poll_fn(|cx| {
         for listener in listeners {
@@ -232,8 +234,8 @@ async fn accept(listeners: &[TcpListener]) -> io::Result<(TcpStream, SocketAddr)
     .await
 }
 
-/// One request and its reply.
-async fn converse<S>(stream: S, peer: SocketAddr, pages: Arc<Pages>, line: &Arc<Line>)
+/// Serves one request.
+async fn converse<S>(stream: S, peer: SocketAddr, pages: Arc<Pages>, line: &Arc<ConnectionSignals>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -242,9 +244,9 @@ where
         let (pages, line) = (Arc::clone(&pages), Arc::clone(line));
         async move {
             let (parts, body) = request.into_parts();
-            // What comes behind the headers is not read: the connection ends with the reply.
+            // Bytes after the headers are not read, since the connection ends with the reply.
             drop(body);
-            Ok::<Response<Body>, Infallible>(pages::answer(&pages, &parts, peer, &line).await)
+            Ok::<Response<ResponseBody>, Infallible>(pages::answer(&pages, &parts, peer, &line).await)
         }
     });
     let served = http1::Builder::new()

@@ -1,4 +1,5 @@
-//! The dashboard's files: a page, its style and its script, which hold no figures. Those come by [`super::events`].
+//! The dashboard's files: a page, its style and its script. They contain no figures, which arrive by
+//! [`super::events`].
 
 use std::io::Write as _;
 use std::sync::OnceLock;
@@ -7,11 +8,12 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use hyper::body::Bytes;
 
-/// What the page may do: its own style, script, picture and stream; no page may be made of text, and none may show it in a frame.
+/// The content security policy: only the server's own style, script, picture and stream are allowed, and no
+/// other page may frame this one.
 pub(super) const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
-/// A file.
+/// A file of the dashboard.
 pub(super) struct File {
     path: &'static str,
     pub(super) content_type: &'static str,
@@ -26,12 +28,12 @@ static FILES: [File; 4] = [
     File::new("/dashboard.svg", "image/svg+xml", include_str!("page/dashboard.svg")),
 ];
 
-/// The file of this path.
+/// The file with this path.
 pub(super) fn file(path: &str) -> Option<&'static File> {
     FILES.iter().find(|file| file.path == path)
 }
 
-/// Whether there is a file of this path.
+/// Whether there is a file with this path.
 pub(super) fn has(path: &str) -> bool {
     file(path).is_some()
 }
@@ -45,7 +47,7 @@ impl File {
         Bytes::from_static(self.text.as_bytes())
     }
 
-    /// Compressed, at the first request.
+    /// The compressed file, made at the first request.
     pub(super) fn packed(&self) -> Bytes {
         self.packed.get_or_init(|| gzip(self.text.as_bytes())).clone()
     }
@@ -53,7 +55,7 @@ impl File {
 
 fn gzip(bytes: &[u8]) -> Bytes {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
-    // Writing to memory cannot fail.
+    // A write to memory cannot fail.
     encoder.write_all(bytes).unwrap_or_default();
     encoder.finish().unwrap_or_default().into()
 }

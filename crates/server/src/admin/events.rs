@@ -1,16 +1,16 @@
-//! The stream of the dashboard: server-sent events, one a second, made once for all readers.
+//! The stream of the dashboard: a server-sent event each second, made once for all readers.
 //!
 //! ```text
 //!   event: full    a snapshot: the first event of a stream
 //!   event: patch   what has changed since the event before, as a merge patch (RFC 7396)
 //!   event: end     why the stream ends: draining, reload
 //! ```
-//! Each event is compressed once, as blocks of deflate that end on a byte and refer to nothing before them: any sequence of them behind
-//! the head of a gzip file is one.
+//! Each event is compressed once, as blocks of deflate that end on a byte boundary and do not refer to
+//! earlier bytes. So any sequence of them after the header of a gzip file is a valid gzip file.
 //!
 //! # Invariants
 //! * No snapshot is made while there is no reader.
-//! * A reader that is [`KEPT`] events behind is closed.
+//! * A reader that is [`KEPT`] events behind is disconnected.
 //! * A stream ends when the token is read again, and when the server drains.
 
 use std::convert::Infallible;
@@ -26,39 +26,39 @@ use serde_json::Value as Json;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use super::connections::Line;
+use super::connections::ConnectionSignals;
 use super::pages::Pages;
 use super::{Stage, snapshot};
 
-/// Most streams.
+/// The most streams at once.
 pub(super) const STREAMS: usize = 64;
-/// Time between two events.
+/// The time between two events.
 const EVERY: Duration = Duration::from_secs(1);
-/// Events that wait for a reader at most, beside what its connection takes.
+/// The most events that wait for a reader, besides those in its connection's buffer.
 const KEPT: usize = 8;
 
-/// An event, as it is sent.
+/// An event in its encoded forms.
 #[derive(Debug, Clone)]
-struct Event {
+struct EncodedEvent {
     plain: Bytes,
     packed: Bytes,
 }
 
-impl Event {
+impl EncodedEvent {
     fn new(kind: &str, data: &str) -> Self {
         let plain = format!("event: {kind}\ndata: {data}\n\n");
         Self { packed: deflated(plain.as_bytes()).into(), plain: plain.into() }
     }
 }
 
-/// Blocks of deflate that are followed by others.
+/// Compresses bytes to blocks of deflate that others may follow.
 fn deflated(bytes: &[u8]) -> Vec<u8> {
     let mut compress = Compress::new(Compression::new(5), false);
     let mut packed = Vec::with_capacity(bytes.len() / 3 + 64);
     loop {
         let before = compress.total_in() as usize;
         let state = compress.compress_vec(&bytes[before..], &mut packed, FlushCompress::Sync);
-        // There was room left, so all of it is out.
+        // Unused room in the buffer means that the output is complete.
         if state.is_err() || (compress.total_in() as usize == bytes.len() && packed.len() < packed.capacity())
         {
             return packed;
@@ -67,25 +67,25 @@ fn deflated(bytes: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The readers, and what they know.
+/// The readers and the last snapshot.
 #[derive(Debug, Default)]
 pub(super) struct Events(Mutex<EventsState>);
 
 #[derive(Debug, Default)]
 struct EventsState {
     readers: Vec<EventReader>,
-    /// A task makes snapshots.
+    /// Whether a task makes snapshots.
     is_running: bool,
-    /// What all readers know; null: nothing.
+    /// The snapshot that all readers have; null: none.
     snapshot: Json,
-    /// The same as an event, once a reader has come to it.
-    full: Option<Event>,
+    /// The same snapshot as an event; made for the first new reader.
+    full: Option<EncodedEvent>,
 }
 
 #[derive(Debug)]
 struct EventReader {
-    to: mpsc::Sender<Event>,
-    line: Arc<Line>,
+    to: mpsc::Sender<EncodedEvent>,
+    line: Arc<ConnectionSignals>,
 }
 
 impl Events {
@@ -95,7 +95,7 @@ impl Events {
 }
 
 impl EventsState {
-    fn send(&mut self, event: &Event) {
+    fn send(&mut self, event: &EncodedEvent) {
         self.readers.retain(|reader| match reader.to.try_send(event.clone()) {
             Ok(()) => true,
             Err(mpsc::error::TrySendError::Closed(_)) => false,
@@ -106,27 +106,31 @@ impl EventsState {
         });
     }
 
-    /// Tells all readers what is new.
+    /// Sends a new snapshot, or its difference to the last, to all readers.
     fn publish(&mut self, snapshot: Json) {
         let event = if self.snapshot.is_null() {
-            Event::new("full", &snapshot.to_string())
+            EncodedEvent::new("full", &snapshot.to_string())
         } else {
             let patch = snapshot::patch(&self.snapshot, &snapshot);
-            Event::new("patch", &patch.map_or_else(|| "{}".to_owned(), |patch| patch.to_string()))
+            EncodedEvent::new("patch", &patch.map_or_else(|| "{}".to_owned(), |patch| patch.to_string()))
         };
         (self.snapshot, self.full) = (snapshot, None);
         self.send(&event);
     }
 
-    /// All streams end.
+    /// Ends all streams.
     fn end(&mut self, why: &str) {
-        self.send(&Event::new("end", why));
+        self.send(&EncodedEvent::new("end", why));
         *self = Self::default();
     }
 }
 
-/// A stream for the connection `line`; None: there are [`STREAMS`].
-pub(super) fn subscribe(pages: &Arc<Pages>, line: &Arc<Line>, packed: bool) -> Option<Body> {
+/// Opens a stream for the connection `line`; None: there are [`STREAMS`] already.
+pub(super) fn subscribe(
+    pages: &Arc<Pages>,
+    line: &Arc<ConnectionSignals>,
+    packed: bool,
+) -> Option<ResponseBody> {
     let mut state = pages.events.state();
     state.readers.retain(|reader| !reader.to.is_closed());
     if state.readers.len() >= STREAMS {
@@ -138,14 +142,15 @@ pub(super) fn subscribe(pages: &Arc<Pages>, line: &Arc<Line>, packed: bool) -> O
         state.is_running = true;
         tokio::spawn(run(Arc::clone(pages)));
     } else if !state.snapshot.is_null() {
-        let full = state.full.take().unwrap_or_else(|| Event::new("full", &state.snapshot.to_string()));
+        let full =
+            state.full.take().unwrap_or_else(|| EncodedEvent::new("full", &state.snapshot.to_string()));
         state.full = Some(full.clone());
-        // There is room.
+        // The channel is new, so that there is room.
         to.try_send(full).unwrap_or_default();
     }
     state.readers.push(EventReader { to, line: Arc::clone(line) });
     let gzip = packed.then(Gzip::default);
-    Some(Body::EventStream(EventStream { from, gzip, is_over: false }))
+    Some(ResponseBody::EventStream(EventStream { from, gzip, is_over: false }))
 }
 
 /// Makes snapshots until all readers have gone.
@@ -177,20 +182,20 @@ async fn run(pages: Arc<Pages>) {
     }
 }
 
-/// What a request is answered with.
-pub(super) enum Body {
+/// The body of a reply.
+pub(super) enum ResponseBody {
     Whole(Full<Bytes>),
     EventStream(EventStream),
 }
 
-/// The events of one reader.
+/// The stream of events to one reader.
 pub(super) struct EventStream {
-    from: mpsc::Receiver<Event>,
+    from: mpsc::Receiver<EncodedEvent>,
     gzip: Option<Gzip>,
     is_over: bool,
 }
 
-/// A gzip file that is being written.
+/// A gzip file in progress.
 #[derive(Default)]
 struct Gzip {
     is_begun: bool,
@@ -199,10 +204,10 @@ struct Gzip {
 
 impl Gzip {
     const HEAD: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
-    /// An empty block, the last.
+    /// The last block of a gzip file, which is empty.
     const LAST: [u8; 2] = [3, 0];
 
-    fn event(&mut self, event: &Event) -> Bytes {
+    fn event(&mut self, event: &EncodedEvent) -> Bytes {
         self.crc.update(&event.plain);
         if self.is_begun {
             return event.packed.clone();
@@ -217,13 +222,13 @@ impl Gzip {
     }
 }
 
-impl<B: Into<Bytes>> From<B> for Body {
+impl<B: Into<Bytes>> From<B> for ResponseBody {
     fn from(bytes: B) -> Self {
         Self::Whole(Full::new(bytes.into()))
     }
 }
 
-impl HttpBody for Body {
+impl HttpBody for ResponseBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -276,7 +281,7 @@ mod tests {
     fn events_that_are_compressed_once_are_one_gzip_file() {
         let numbers: Vec<_> = (0..20_000_u32).map(|n| n.to_string()).collect();
         let texts = ["{}".to_owned(), "x".repeat(100_000), numbers.join(",")];
-        let events = texts.map(|text| Event::new("patch", &text));
+        let events = texts.map(|text| EncodedEvent::new("patch", &text));
         let mut gzip = Gzip::default();
         let (mut file, mut plain) = (Vec::new(), Vec::new());
         for event in events.iter().chain(&events[1..]) {

@@ -1,7 +1,8 @@
-//! Who may read a page: decided by method, headers and token, before anything is read.
+//! Access to pages, decided by method, headers and token before any figure is read.
 //!
-//! A page in a browser must not read what only this machine may: it could ask this address under a name that its own DNS server
-//! points here (DNS rebinding), or send requests from another site. The first shows in `Host`, the second in `Sec-Fetch-Site` and `Origin`.
+//! A page of another site in a browser must not read what is meant for this machine. Such a page could use a
+//! host name that its own DNS server resolves to this address (DNS rebinding), or send cross-site requests.
+//! The first shows in `Host`, the second in `Sec-Fetch-Site` and `Origin`.
 
 use std::net::IpAddr;
 
@@ -12,21 +13,22 @@ use hyper::{Method, StatusCode, Version};
 use super::dashboard;
 use super::secrets::Secrets;
 
-/// Pages that tell only whether the server is well: probes have no token.
+/// Pages that only tell whether the server is well, and need no token, since probes have none.
 const OPEN: [&str; 2] = ["/healthz", "/readyz"];
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 
-/// What `Host` may name.
+/// The host names that `Host` may have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hosts {
-    /// None: anything, since readers have a token, which no page of another site has.
+    /// The host of the option; None: any host is allowed, since readers have a token, which a page of another
+    /// site has not.
     own: Option<String>,
 }
 
 impl Hosts {
-    /// Of an address of loopback: its own host as the option names it, `localhost`, and addresses of loopback.
+    /// The hosts for a loopback address: the option's own host `own`, `localhost`, and loopback addresses.
     pub(super) fn local(own: &str) -> Self {
         Self { own: Some(own.to_ascii_lowercase()) }
     }
@@ -39,7 +41,7 @@ impl Hosts {
         self.own.is_some()
     }
 
-    /// Whether a request may be sent to this `host:port`.
+    /// Whether this `host:port` is allowed.
     fn has(&self, authority: &str) -> bool {
         let Some(own) = &self.own else { return true };
         let host = host_of(authority).to_ascii_lowercase();
@@ -48,7 +50,7 @@ impl Hosts {
     }
 }
 
-/// Without port and brackets.
+/// The host, without port and brackets.
 fn host_of(authority: &str) -> &str {
     if let Some((host, _)) = authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         return host;
@@ -59,7 +61,7 @@ fn host_of(authority: &str) -> &str {
     }
 }
 
-/// Why a request is refused.
+/// The reply to a refused request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) status: StatusCode,
@@ -70,7 +72,10 @@ const fn refuse(status: StatusCode, text: &'static str) -> Result<(), Refusal> {
     Err(Refusal { status, text })
 }
 
-/// Whether the request may be answered.
+/// Checks whether the request may be answered.
+///
+/// # Errors
+/// The refusal, with status and reason.
 pub(super) fn judge(request: &Parts, hosts: &Hosts, secrets: &Secrets) -> Result<(), Refusal> {
     if request.method != Method::GET && request.method != Method::HEAD {
         return refuse(StatusCode::METHOD_NOT_ALLOWED, "pages can be read only: GET or HEAD");
@@ -85,7 +90,7 @@ pub(super) fn judge(request: &Parts, hosts: &Hosts, secrets: &Secrets) -> Result
         None if request.version >= Version::HTTP_11 => {
             return refuse(StatusCode::BAD_REQUEST, "no Host");
         }
-        // Browsers always send it.
+        // Browsers always send `Host`.
         None => {}
         Some(host) if hosts.has(host) => {}
         Some(_) => {
@@ -111,7 +116,10 @@ pub(super) fn judge(request: &Parts, hosts: &Hosts, secrets: &Secrets) -> Result
     Ok(())
 }
 
-/// The only header of this name; an error if there are several, or it is no text.
+/// The value of a header that may occur once.
+///
+/// # Errors
+/// The header occurs several times, or is not text.
 fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>, ()> {
     let mut all = headers.get_all(name).iter();
     let Some(first) = all.next() else { return Ok(None) };
@@ -126,7 +134,8 @@ fn bearer(value: &str) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-/// What browsers say of the page that asks. Its own origin is the scheme, which does not matter, and `host`.
+/// Whether a browser says that the request comes from another site. The page's own origin is any scheme with
+/// `host`.
 fn is_cross_site(headers: &HeaderMap, host: Option<&str>) -> bool {
     let is_foreign = |site: &str| !matches!(site, "same-origin" | "none");
     let is_other = |origin: &str| {
@@ -139,7 +148,7 @@ fn is_cross_site(headers: &HeaderMap, host: Option<&str>) -> bool {
     }
 }
 
-/// Whether a person has followed a link to here: no page sees the reply.
+/// Whether a person has followed a link to this page, in which case no other page sees the reply.
 fn is_link(headers: &HeaderMap) -> bool {
     matches!(only(headers, &SEC_FETCH_MODE), Ok(Some("navigate"))) && !headers.contains_key(ORIGIN)
 }
@@ -209,7 +218,8 @@ mod tests {
         }
     }
 
-    /// A link in a chat to the dashboard; figures are not for other sites, and the page is not for their scripts.
+    /// A link in a chat to the dashboard; figures are not for other sites, and the page is not for their
+    /// scripts.
     #[test]
     fn the_dashboard_can_be_linked_to() {
         let judged = |path: &str, headers: &[(&str, &str)]| {

@@ -1,7 +1,7 @@
-//! Groups of statistics as JSON, under the names of `stats`.
+//! Groups of statistics in JSON, with the names of `stats`.
 //!
-//! A group is an object. Lines without a label are its members; lines with labels are objects in lists, which are named for the last label
-//! of their prefix, and begin with their labels:
+//! A group is an object. Lines without labels are its members. Lines with labels are objects in lists; a list
+//! has the name of the last label of their prefix, and each object begins with its labels:
 //!
 //! ```text
 //!   {"rules": [{"rule": "1", "match": "page:{id}", "leases": 7, ...}], "total": {"leases": 7, ...}}
@@ -15,38 +15,38 @@ use cattlegrid_engine::rules::Rule;
 use serde_json::{Map, Value as Json, json};
 
 use crate::advice::{self, Advice};
-use crate::hot::{EVERY, Hottest, KeyCounts};
+use crate::hot::{EVERY, HottestKeys, KeyCounts};
 use crate::shared::Shared;
-use crate::stats::{Definition, Group, Sink, Value, collect, collect_rules, each_lease};
+use crate::stats::{Definition, Sink, StatGroup, Value, collect, collect_rules, each_lease};
 
-/// Longest list of leases, in bytes, as that of `stats leases`.
+/// The longest list of leases, in bytes, as in `stats leases`.
 const LEASES_BYTES: usize = 2 << 20;
 
 /// A group, as text.
-pub(super) fn group(group: Group, shared: &Shared, now: Now) -> String {
+pub(super) fn group(group: StatGroup, shared: &Shared, now: Now) -> String {
     text(&group_value(group, shared, now))
 }
 
-/// A group.
-pub(super) fn group_value(group: Group, shared: &Shared, now: Now) -> Json {
+/// A group, as a value.
+pub(super) fn group_value(group: StatGroup, shared: &Shared, now: Now) -> Json {
     collected(group, |tree| collect(group, shared, now, tree))
 }
 
-/// The same of rules, of which only those that `keep` names, by their numbers, are there; `total` counts all.
+/// The group of rules, with only the rules whose numbers are in `keep`; `total` counts all rules.
 pub(super) fn rules_value(shared: &Shared, keep: &[u32]) -> Json {
-    collected(Group::Rules, |tree| collect_rules(shared, Some(keep), tree))
+    collected(StatGroup::Rules, |tree| collect_rules(shared, Some(keep), tree))
 }
 
-fn collected(group: Group, collect: impl FnOnce(&mut Tree)) -> Json {
-    let mut tree = Tree::default();
-    // There, whether it has anything or not.
+fn collected(group: StatGroup, collect: impl FnOnce(&mut GroupJson)) -> Json {
+    let mut tree = GroupJson::default();
+    // These lists are present even if they are empty.
     let list = match group {
-        Group::Rules => Some("rule"),
-        Group::Loaders => Some("loader"),
-        Group::Follow => Some("log"),
-        Group::Objects => Some("type"),
-        Group::Latency => Some("family"),
-        Group::Shares => Some("share"),
+        StatGroup::Rules => Some("rule"),
+        StatGroup::Loaders => Some("loader"),
+        StatGroup::Follow => Some("log"),
+        StatGroup::Objects => Some("type"),
+        StatGroup::Latency => Some("family"),
+        StatGroup::Shares => Some("share"),
         _ => None,
     };
     tree.lists.extend(list.map(|list| (list, Vec::new())));
@@ -54,12 +54,12 @@ fn collected(group: Group, collect: impl FnOnce(&mut Tree)) -> Json {
     tree.finish()
 }
 
-/// A page.
+/// A page as text.
 fn text(page: &Json) -> String {
     page.to_string() + "\n"
 }
 
-/// What each rule, and the server, should have otherwise.
+/// The advice on each rule and on the server.
 pub(super) fn advice(shared: &Shared) -> String {
     let of_rule = |(rule, list): (Arc<Rule>, Vec<Advice>)| -> Vec<Json> {
         let one = |advice: &Advice| {
@@ -96,19 +96,19 @@ pub(super) fn leases(shared: &Shared, now: Now) -> String {
     text(&json!({ "leases": all, "cut": cut }))
 }
 
-/// Keys and shapes that are asked for most, move most bytes, and miss most. Figures are estimates.
+/// The keys and shapes with most requests, bytes and misses. All figures are estimates.
 pub(super) fn hot(shared: &Shared) -> String {
     text(&hot_value(shared, HOTTEST))
 }
 
-/// The same with lists of at most this length.
+/// The same, with lists of at most `most` entries.
 pub(super) fn hot_value(shared: &Shared, most: usize) -> Json {
-    let Hottest { events, by_requests, by_bytes, shapes } =
-        Hottest::of(shared.lanes.iter().map(|lane| &lane.hot), most);
+    let HottestKeys { events, by_requests, by_bytes, shapes } =
+        HottestKeys::of(shared.lanes.iter().map(|lane| &lane.hot), most);
     let list = |of: Vec<KeyCounts>, name: &str| -> Vec<Json> {
         let one = |counted: &KeyCounts| {
             let KeyCounts { text, count, error, gets, misses, stores, bytes, herd_misses, .. } = counted;
-            // As elsewhere: a key sent as base64 may hold anything.
+            // Keys are escaped, since a key sent as base64 may contain any byte.
             let text = if name == "key" {
                 crate::watch::escaped(text).to_string()
             } else {
@@ -130,27 +130,28 @@ pub(super) fn hot_value(shared: &Shared, most: usize) -> Json {
     })
 }
 
-/// Keys and shapes of each list.
+/// The most keys and shapes in each list.
 const HOTTEST: usize = 50;
 
-/// A group while it is collected.
+/// A group that is being collected.
 #[derive(Default)]
-struct Tree {
+struct GroupJson {
     members: Map<String, Json>,
-    /// Lists in the order in which they came: name, and objects with the values of their labels.
+    /// The lists in the order of their first lines: the name, and the objects with the values of their
+    /// labels.
     lists: Vec<(&'static str, Vec<LabelRow>)>,
 }
 
-/// The values of labels, and the object that has them.
+/// The values of an object's labels, and the object.
 type LabelRow = (String, Map<String, Json>);
 
-impl Sink for Tree {
+impl Sink for GroupJson {
     fn put(&mut self, definition: &'static Definition, labels: &[&dyn Display], value: &Value) {
         let value = json_of(value);
         let own = definition.prefix_labels();
         let name = definition.line_without_prefix(labels).to_string();
         let Some(last) = own.last() else {
-            // `total:` is an object; a line whose label stands behind its name, such as a hint, is a member like any other.
+            // `total:` is an object. A line with its label after the name, such as a hint, is a plain member.
             match definition.prefix.strip_suffix(':') {
                 Some(of) => {
                     let members = self.members.entry(of).or_insert_with(|| Map::new().into());
@@ -169,7 +170,7 @@ impl Sink for Tree {
             self.lists.len() - 1
         });
         let objects = &mut self.lists[at].1;
-        // The lines of an object come one after the other.
+        // The lines of an object are adjacent.
         if objects.last().is_none_or(|(before, _)| *before != key) {
             let labels = own.iter().map(|label| (*label).to_owned()).zip(values.into_iter().map(Json::from));
             objects.push((key, labels.collect()));
@@ -180,7 +181,7 @@ impl Sink for Tree {
     }
 }
 
-impl Tree {
+impl GroupJson {
     fn finish(mut self) -> Json {
         for (label, list) in self.lists {
             let name = match label {
@@ -199,7 +200,7 @@ impl Tree {
 fn json_of(value: &Value) -> Json {
     match value {
         Value::Number(number) => (*number).into(),
-        // As many places as `stats` prints.
+        // This has the decimal places that `stats` prints.
         Value::Decimal(..) => value.to_string().parse::<f64>().map_or(Json::Null, Json::from),
         Value::Text(text) => Json::from(text.as_ref()),
     }

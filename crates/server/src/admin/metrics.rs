@@ -1,13 +1,14 @@
-//! `/metrics`: all statistics as series, in the formats that Prometheus reads.
+//! `/metrics`: all statistics as series, in the text format of Prometheus or as `OpenMetrics`.
 //!
-//! Names are those of `stats` behind `cattlegrid_` and what their group is called; units are those of the format: times in seconds, bytes,
-//! behind the name; counters end in `_total`. Text is the label of a series whose value is 1 and whose name ends in `_info`. Left out
-//! is what cannot be other than 0, sums over labels, and what says the same as another one: [`Export`].
+//! A series has the name of the statistic after `cattlegrid_` and a prefix of its group. Units are those of
+//! the format: seconds and bytes, at the end of the name. Counters end in `_total`. A text is the label of a
+//! series with the value 1, whose name ends in `_info`. Left out are statistics that are always 0, sums over
+//! labels, and duplicates of others: [`Export`].
 //!
 //! # Invariants
-//! * Each value is what `stats` prints at the same moment, times in seconds.
-//! * Rules, loaders, types and logs have series up to [`EACH`], and all rules together up to [`RULE_SERIES`]: a reply stays below 2 MiB. How many
-//!   have none is a series.
+//! * Each value is the one that `stats` prints at the same moment, with times in seconds.
+//! * At most [`EACH`] rules, loaders, types and logs have series, and all rules together at most
+//!   [`RULE_SERIES`], so that a reply stays below 2 MiB. A series tells how many were left out.
 
 use std::collections::HashMap;
 use std::fmt::{self, Display};
@@ -22,41 +23,41 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::shared::Shared;
-use crate::stats::{self, Definition, Export, Group, Histogram, Kind, Sink, Value};
+use crate::stats::{self, Definition, Export, Histogram, Sink, StatGroup, Value, ValueKind};
 
-/// Most rules, loaders, types of objects and logs that have series, of each.
+/// The most rules, loaders, types of objects, and logs, of each kind, that have series.
 const EACH: usize = 1000;
 
-/// Beyond this many rules their series that are 0 are left out.
+/// With more rules than this, series of rules that are 0 are left out.
 const WHOLE_RULES: usize = 100;
 
-/// Most series of all rules together; a rule's are kept or left out together.
+/// The most series of all rules together; the series of one rule are kept or left out together.
 const RULE_SERIES: usize = 18_000;
 
-/// The groups, each with what its series begin with.
-const GROUPS: [(Group, &str); 10] = [
-    (Group::General, ""),
-    (Group::Own, ""),
-    (Group::Items, "items_"),
-    (Group::Rules, "rule_"),
-    (Group::Tags, "tags_"),
-    (Group::Loaders, "loader_"),
-    (Group::Follow, "follow_"),
-    (Group::Objects, "object_"),
-    (Group::Latency, ""),
-    (Group::Shares, "share_"),
+/// The groups, each with the prefix of its series.
+const GROUPS: [(StatGroup, &str); 10] = [
+    (StatGroup::General, ""),
+    (StatGroup::Own, ""),
+    (StatGroup::Items, "items_"),
+    (StatGroup::Rules, "rule_"),
+    (StatGroup::Tags, "tags_"),
+    (StatGroup::Loaders, "loader_"),
+    (StatGroup::Follow, "follow_"),
+    (StatGroup::Objects, "object_"),
+    (StatGroup::Latency, ""),
+    (StatGroup::Shares, "share_"),
 ];
 
-/// What a reply is written in.
+/// The format of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Format {
-    /// The text format of Prometheus, for who asks for nothing else.
+    /// The text format of Prometheus, the default.
     Prometheus,
     OpenMetrics,
 }
 
 impl Format {
-    /// By the `Accept` headers: `OpenMetrics` for who names it.
+    /// The format that the `Accept` headers ask for: `OpenMetrics` if they name it.
     pub(super) fn of<'h>(accept: impl Iterator<Item = &'h HeaderValue>) -> Self {
         let names = |value: &HeaderValue| {
             value.to_str().is_ok_and(|text| {
@@ -78,7 +79,7 @@ impl Format {
     }
 }
 
-/// `q=0`: anything but this.
+/// Whether a parameter is `q=0`, which excludes the format.
 fn is_zero_weight(parameter: &str) -> bool {
     parameter.strip_prefix("q=").is_some_and(|weight| weight.parse() == Ok(0.0))
 }
@@ -86,7 +87,7 @@ fn is_zero_weight(parameter: &str) -> bool {
 /// All series at `now`.
 pub(super) fn text(shared: &Shared, now: Now, format: Format) -> String {
     let rules = shared.engine.shared().rules().as_ref().map_or(0, |rules| rules.each().count());
-    let mut families = Families::new(rules > WHOLE_RULES);
+    let mut families = MetricFamilies::new(rules > WHOLE_RULES);
     for (group, prefix) in GROUPS {
         families.begin(group, prefix);
         stats::collect(group, shared, now, &mut families);
@@ -105,33 +106,34 @@ pub(super) fn text(shared: &Shared, now: Now, format: Format) -> String {
 
 /// All families while they are collected.
 #[derive(Debug)]
-struct Families {
-    all: Vec<Family>,
-    /// Places in `all` by definition, or by group and name of a histogram.
-    places: HashMap<Id, usize>,
-    group: Group,
+struct MetricFamilies {
+    all: Vec<MetricFamily>,
+    /// Positions in `all`, by definition or by histogram.
+    places: HashMap<FamilyId, usize>,
+    group: StatGroup,
     prefix: &'static str,
-    /// Series of rules that are 0 are left out.
+    /// Whether series of rules that are 0 are left out.
     is_lean: bool,
-    /// Of the group: the first label of the last line, how many there were, and how many of them have no series.
+    /// The first label of the last line of the group, the number of its values so far, and whether the
+    /// present one is left out.
     last: String,
     count: usize,
     skips: bool,
-    /// Series of rules.
+    /// The number of series of rules.
     rule_series: usize,
-    /// Things without series, for each group with labels.
+    /// The number of labels without series, for each group with labels.
     left_out: Vec<(&'static str, u64)>,
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
-enum Id {
-    /// Of a definition, its address.
+enum FamilyId {
+    /// The address of a definition.
     One(usize),
     Histogram(&'static str),
 }
 
 #[derive(Debug)]
-struct Family {
+struct MetricFamily {
     name: String,
     help: &'static str,
     unit: Option<Unit>,
@@ -142,25 +144,25 @@ struct Family {
 #[derive(Debug)]
 struct Series {
     labels: Vec<(&'static str, String)>,
-    value: Figure,
+    value: SeriesValue,
 }
 
 #[derive(Debug)]
-enum Figure {
+enum SeriesValue {
     Whole(u64),
     Real(f64),
-    /// A label.
+    /// The name and the value of a label.
     Text(&'static str, String),
     /// Bounds and counts of the buckets, and the sum.
     Histogram(Vec<(f64, u64)>, f64),
 }
 
-impl Families {
+impl MetricFamilies {
     fn new(is_lean: bool) -> Self {
         Self {
             all: Vec::new(),
             places: HashMap::new(),
-            group: Group::General,
+            group: StatGroup::General,
             prefix: "",
             is_lean,
             last: String::new(),
@@ -171,27 +173,31 @@ impl Families {
         }
     }
 
-    fn begin(&mut self, group: Group, prefix: &'static str) {
+    fn begin(&mut self, group: StatGroup, prefix: &'static str) {
         (self.group, self.prefix, self.count, self.skips) = (group, prefix, 0, false);
         self.last.clear();
         let things = match group {
-            Group::Rules => "rules",
-            Group::Loaders => "loaders",
-            Group::Follow => "logs",
-            Group::Objects => "types",
+            StatGroup::Rules => "rules",
+            StatGroup::Loaders => "loaders",
+            StatGroup::Follow => "logs",
+            StatGroup::Objects => "types",
             _ => return,
         };
         self.left_out.push((things, 0));
     }
 
-    /// Whether the thing that these labels name has no series.
+    /// Whether the rule, loader, type or log of these labels has no series.
     fn is_left_out(&mut self, labels: &[(&'static str, String)]) -> bool {
-        let counts = matches!(self.group, Group::Rules | Group::Loaders | Group::Follow | Group::Objects);
+        let counts = matches!(
+            self.group,
+            StatGroup::Rules | StatGroup::Loaders | StatGroup::Follow | StatGroup::Objects
+        );
         let Some((_, first)) = labels.first().filter(|_| counts) else { return false };
         if *first != self.last || self.count == 0 {
             self.last.clone_from(first);
             self.count += 1;
-            self.skips = self.count > EACH || (self.group == Group::Rules && self.rule_series >= RULE_SERIES);
+            self.skips =
+                self.count > EACH || (self.group == StatGroup::Rules && self.rule_series >= RULE_SERIES);
             if self.skips
                 && let Some((_, left_out)) = self.left_out.last_mut()
             {
@@ -201,8 +207,8 @@ impl Families {
         self.skips
     }
 
-    /// The family of this identity, made by `new` if it is the first time.
-    fn family(&mut self, id: Id, new: impl FnOnce() -> Family) -> &mut Family {
+    /// The family with this id, made by `new` at the first call.
+    fn family(&mut self, id: FamilyId, new: impl FnOnce() -> MetricFamily) -> &mut MetricFamily {
         let at = *self.places.entry(id).or_insert(self.all.len());
         if at == self.all.len() {
             self.all.push(new());
@@ -210,11 +216,11 @@ impl Families {
         &mut self.all[at]
     }
 
-    /// A bucket up to `most`, or the sum, of a histogram; those of one histogram come one after the other, the sum last.
-    fn put_part(&mut self, of: &'static Histogram, labels: Labels, value: Part) {
+    /// Adds a bucket or the sum of a histogram. The parts of one histogram are adjacent, and the sum is last.
+    fn put_part(&mut self, of: &'static Histogram, labels: Labels, value: HistogramPart) {
         let prefix = self.prefix;
-        let is_lean = self.is_lean && self.group == Group::Rules;
-        let family = self.family(Id::Histogram(of.name), || Family {
+        let is_lean = self.is_lean && self.group == StatGroup::Rules;
+        let family = self.family(FamilyId::Histogram(of.name), || MetricFamily {
             name: format!("cattlegrid_{prefix}{}", of.name),
             help: of.help,
             unit: Some(Unit::Seconds),
@@ -222,14 +228,15 @@ impl Families {
             series: Vec::new(),
         });
         if family.series.last().is_none_or(|last| last.labels != labels) {
-            family.series.push(Series { labels, value: Figure::Histogram(Vec::new(), 0.0) });
+            family.series.push(Series { labels, value: SeriesValue::Histogram(Vec::new(), 0.0) });
         }
-        let Some(Series { value: Figure::Histogram(buckets, sum), .. }) = family.series.last_mut() else {
+        let Some(Series { value: SeriesValue::Histogram(buckets, sum), .. }) = family.series.last_mut()
+        else {
             return;
         };
         match value {
-            Part::Bucket(most, count) => buckets.push((most, count)),
-            Part::Sum(seconds) => {
+            HistogramPart::Bucket(most, count) => buckets.push((most, count)),
+            HistogramPart::Sum(seconds) => {
                 *sum = seconds;
                 if is_lean && buckets.iter().all(|(_, count)| *count == 0) {
                     family.series.pop();
@@ -238,13 +245,13 @@ impl Families {
         }
     }
 
-    /// What is told of the series themselves.
+    /// Adds the series about the series themselves.
     fn finish(&mut self) {
         let series = self.left_out.iter().map(|(things, count)| Series {
             labels: vec![("kind", (*things).to_owned())],
-            value: Figure::Whole(*count),
+            value: SeriesValue::Whole(*count),
         });
-        let family = Family {
+        let family = MetricFamily {
             name: "cattlegrid_metrics_left_out".to_owned(),
             help: "Rules, loaders, types of objects and logs that have no series here, because there are more than 1,000 of their kind, or \
                    because the rules before them have 18,000 series. The pages in JSON have all.",
@@ -256,17 +263,17 @@ impl Families {
     }
 }
 
-/// Of a histogram.
+/// A part of a histogram.
 #[derive(Clone, Copy)]
-enum Part {
-    /// Its bound and count.
+enum HistogramPart {
+    /// The bucket's bound and count.
     Bucket(f64, u64),
     Sum(f64),
 }
 
 type Labels = Vec<(&'static str, String)>;
 
-impl Sink for Families {
+impl Sink for MetricFamilies {
     fn put(&mut self, definition: &'static Definition, labels: &[&dyn Display], value: &Value) {
         if matches!(definition.export, Export::Sum | Export::Nothing) {
             return;
@@ -276,7 +283,7 @@ impl Sink for Families {
         if self.is_left_out(&named) {
             return;
         }
-        if self.group == Group::Rules && !(self.is_lean && *value == Value::Number(0)) {
+        if self.group == StatGroup::Rules && !(self.is_lean && *value == Value::Number(0)) {
             self.rule_series += 1;
         }
         match definition.export {
@@ -284,18 +291,22 @@ impl Sink for Families {
                 let most =
                     named.pop().and_then(|(_, most)| most.parse::<f64>().ok()).unwrap_or(f64::INFINITY);
                 let bound = if definition.suffix.contains("us") { most / 1e6 } else { most / 1e3 };
-                self.put_part(of, named, Part::Bucket(bound, count_of(value)));
+                self.put_part(of, named, HistogramPart::Bucket(bound, count_of(value)));
             }
-            Export::LastBucket(of) => self.put_part(of, named, Part::Bucket(f64::INFINITY, count_of(value))),
-            Export::BucketSum(of) => self.put_part(of, named, Part::Sum(in_base_unit(definition, value))),
+            Export::LastBucket(of) => {
+                self.put_part(of, named, HistogramPart::Bucket(f64::INFINITY, count_of(value)))
+            }
+            Export::BucketSum(of) => {
+                self.put_part(of, named, HistogramPart::Sum(in_base_unit(definition, value)))
+            }
             Export::Own | Export::As(_) | Export::Sum | Export::Nothing => {
-                if self.is_lean && self.group == Group::Rules && *value == Value::Number(0) {
+                if self.is_lean && self.group == StatGroup::Rules && *value == Value::Number(0) {
                     return;
                 }
                 let figure = match value {
-                    Value::Text(text) => Figure::Text(definition.name, text.to_string()),
-                    Value::Number(number) if !is_converted(definition) => Figure::Whole(*number),
-                    _ => Figure::Real(in_base_unit(definition, value)),
+                    Value::Text(text) => SeriesValue::Text(definition.name, text.to_string()),
+                    Value::Number(number) if !is_converted(definition) => SeriesValue::Whole(*number),
+                    _ => SeriesValue::Real(in_base_unit(definition, value)),
                 };
                 self.put_own(definition, named, figure);
             }
@@ -303,25 +314,25 @@ impl Sink for Families {
     }
 }
 
-impl Families {
-    fn put_own(&mut self, definition: &'static Definition, labels: Labels, value: Figure) {
+impl MetricFamilies {
+    fn put_own(&mut self, definition: &'static Definition, labels: Labels, value: SeriesValue) {
         let prefix = self.prefix;
-        let family = self.family(Id::One(std::ptr::from_ref(definition).addr()), || {
+        let family = self.family(FamilyId::One(std::ptr::from_ref(definition).addr()), || {
             let (name, unit) = name_and_unit(definition);
-            // The lines of a method and of a flush that is phased in are not their group's.
+            // Lines of methods and of gradual flushes do not have the prefix of their group.
             let prefix = match definition.labels.last() {
                 Some(&"method") => "method_",
                 Some(&"place") => "rolling_flush_",
                 _ => prefix,
             };
             let kind = match definition.kind {
-                Kind::Counter => MetricType::Counter,
-                Kind::Gauge => MetricType::Gauge,
-                Kind::Text => MetricType::Info,
+                ValueKind::Counter => MetricType::Counter,
+                ValueKind::Gauge => MetricType::Gauge,
+                ValueKind::Text => MetricType::Info,
             };
-            // A name that is only its unit leaves nothing.
+            // A name that is only its unit becomes empty.
             let name = format!("cattlegrid_{prefix}{name}").trim_end_matches('_').to_owned();
-            Family { name, help: definition.help, unit, kind, series: Vec::new() }
+            MetricFamily { name, help: definition.help, unit, kind, series: Vec::new() }
         });
         family.series.push(Series { labels, value });
     }
@@ -331,17 +342,17 @@ fn count_of(value: &Value) -> u64 {
     if let Value::Number(count) = value { *count } else { 0 }
 }
 
-/// Whether it is a time that is not in seconds.
+/// Whether the definition is a time in another unit than seconds.
 fn is_converted(definition: &Definition) -> bool {
     matches!(definition.unit, stats::Unit::Milliseconds | stats::Unit::Microseconds)
 }
 
-/// A number; in seconds if it is a time.
+/// The value as a number; a time in seconds.
 #[expect(clippy::cast_precision_loss, reason = "times in milliseconds and counts that matter are below 2^53")]
 fn in_base_unit(definition: &Definition, value: &Value) -> f64 {
     let number = match value {
         Value::Number(number) => *number as f64,
-        // As `stats` prints it.
+        // This has the decimal places that `stats` prints.
         Value::Decimal(..) => value.to_string().parse().unwrap_or(f64::NAN),
         Value::Text(_) => f64::NAN,
     };
@@ -353,7 +364,7 @@ fn in_base_unit(definition: &Definition, value: &Value) -> f64 {
     number / per_second
 }
 
-/// The name without words that say the unit, and the unit.
+/// The name without the words for its unit, and the unit.
 fn name_and_unit(definition: &Definition) -> (String, Option<Unit>) {
     let name = match definition.export {
         Export::As(name) => name,
@@ -370,10 +381,10 @@ fn name_and_unit(definition: &Definition) -> (String, Option<Unit>) {
     (left.join("_"), Some(unit))
 }
 
-impl Collector for Families {
+impl Collector for MetricFamilies {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         for family in self.all.iter().filter(|family| !family.series.is_empty()) {
-            let Family { name, help, unit, kind, series } = family;
+            let MetricFamily { name, help, unit, kind, series } = family;
             let is_counter = matches!(kind, MetricType::Counter);
             let mut encoder = encoder.encode_descriptor(name, help, unit.as_ref(), *kind)?;
             for one in series {
@@ -391,12 +402,16 @@ impl Collector for Families {
 impl Series {
     fn encode(&self, encoder: &mut MetricEncoder<'_>, is_counter: bool) -> Result<(), fmt::Error> {
         match &self.value {
-            Figure::Whole(number) if is_counter => encoder.encode_counter::<NoLabelSet, _, u64>(number, None),
-            Figure::Real(number) if is_counter => encoder.encode_counter::<NoLabelSet, _, u64>(number, None),
-            Figure::Whole(number) => encoder.encode_gauge(number),
-            Figure::Real(number) => encoder.encode_gauge(number),
-            Figure::Text(name, text) => encoder.encode_info(&[(*name, text.as_str())]),
-            Figure::Histogram(buckets, sum) => {
+            SeriesValue::Whole(number) if is_counter => {
+                encoder.encode_counter::<NoLabelSet, _, u64>(number, None)
+            }
+            SeriesValue::Real(number) if is_counter => {
+                encoder.encode_counter::<NoLabelSet, _, u64>(number, None)
+            }
+            SeriesValue::Whole(number) => encoder.encode_gauge(number),
+            SeriesValue::Real(number) => encoder.encode_gauge(number),
+            SeriesValue::Text(name, text) => encoder.encode_info(&[(*name, text.as_str())]),
+            SeriesValue::Histogram(buckets, sum) => {
                 let count = buckets.iter().map(|(_, count)| count).sum();
                 encoder.encode_histogram::<NoLabelSet>(*sum, count, buckets, None)
             }

@@ -1,4 +1,4 @@
-//! The pages: what each path answers.
+//! The pages: the reply to each path.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -15,46 +15,47 @@ use rustls::ServerConfig;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until};
 
-use super::connections::Line;
-use super::events::{Body, Events};
+use super::connections::ConnectionSignals;
+use super::events::{Events, ResponseBody};
 use super::guard::{Refusal, judge};
 use super::metrics::Format;
 use super::{Site, Stage, dashboard, json, metrics};
 use crate::log;
 use crate::ready::reasons_against;
 use crate::shared::Shared;
-use crate::stats::Group;
+use crate::stats::StatGroup;
 use crate::time::thread_cpu;
 
-/// Making pages takes at most one part in this many of the thread's time.
+/// At most 1/`SHARE` of the thread's time is spent on making pages.
 const SHARE: u32 = 10;
 
-/// The site, and when the next page may be made.
+/// The site, and the schedule for making pages.
 pub(super) struct Pages {
     pub(super) site: Arc<Site>,
     pub(super) events: Events,
-    maker: Mutex<Maker>,
-    /// A clone for each request that waits for its page.
+    maker: Mutex<PageMaker>,
+    /// A clone exists for each request that waits for its page.
     waiting: Arc<()>,
 }
 
-/// How fast pages are made, and those that others take as well.
+/// The schedule for making pages, and pages that several requests share.
 #[derive(Default)]
-struct Maker {
-    /// The next page is made then at the earliest.
+struct PageMaker {
+    /// The earliest time at which the next page is made.
     next: Option<Instant>,
-    /// Pages that were made while requests wait, and when each was begun: requests from before take the same one.
+    /// Pages made while requests wait, each with the time at which it was begun. Requests from before that
+    /// time get the same page.
     ready: HashMap<Page, (Instant, PageBody)>,
 }
 
-/// A page, made.
+/// The content of a page.
 #[derive(Clone)]
 struct PageBody {
     content_type: &'static str,
     text: Bytes,
 }
 
-/// A page, before it is made.
+/// The name of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Page {
     Dashboard,
@@ -63,7 +64,7 @@ enum Page {
     Metrics(Format),
     Health,
     Readiness,
-    Group(Group),
+    Group(StatGroup),
     Leases,
     Slow,
     Hot,
@@ -71,7 +72,7 @@ enum Page {
     Advice,
 }
 
-/// All paths, each with what the list says of it.
+/// All paths, each with its text in the list of pages.
 const PATHS: &[(&str, Page, &str)] = &[
     ("/", Page::Dashboard, "the dashboard, for browsers"),
     ("/pages", Page::List, "this list"),
@@ -83,20 +84,20 @@ const PATHS: &[(&str, Page, &str)] = &[
         Page::Readiness,
         "200 when clients may come; 503 while starting or draining, or when a loader's template has failed",
     ),
-    ("/stats", Page::Group(Group::General), "JSON: stats"),
-    ("/cattlegrid", Page::Group(Group::Own), "JSON: stats cattlegrid"),
-    ("/rules", Page::Group(Group::Rules), "JSON: stats rules"),
+    ("/stats", Page::Group(StatGroup::General), "JSON: stats"),
+    ("/cattlegrid", Page::Group(StatGroup::Own), "JSON: stats cattlegrid"),
+    ("/rules", Page::Group(StatGroup::Rules), "JSON: stats rules"),
     ("/leases", Page::Leases, "JSON: stats leases"),
     ("/slow", Page::Slow, "JSON: get @slow"),
     ("/hot", Page::Hot, "JSON: keys and shapes of keys that are asked for most, by a sample"),
     ("/advice", Page::Advice, "JSON: what to change in the rule file, by what was counted"),
     ("/nodes", Page::Nodes, "JSON: get @nodes"),
-    ("/tags", Page::Group(Group::Tags), "JSON: stats tags"),
-    ("/loaders", Page::Group(Group::Loaders), "JSON: stats loaders"),
-    ("/objects", Page::Group(Group::Objects), "JSON: stats objects"),
-    ("/follow", Page::Group(Group::Follow), "JSON: stats follow"),
-    ("/shares", Page::Group(Group::Shares), "JSON: stats shares"),
-    ("/latency", Page::Group(Group::Latency), "JSON: stats latency"),
+    ("/tags", Page::Group(StatGroup::Tags), "JSON: stats tags"),
+    ("/loaders", Page::Group(StatGroup::Loaders), "JSON: stats loaders"),
+    ("/objects", Page::Group(StatGroup::Objects), "JSON: stats objects"),
+    ("/follow", Page::Group(StatGroup::Follow), "JSON: stats follow"),
+    ("/shares", Page::Group(StatGroup::Shares), "JSON: stats shares"),
+    ("/latency", Page::Group(StatGroup::Latency), "JSON: stats latency"),
 ];
 
 impl Pages {
@@ -104,17 +105,17 @@ impl Pages {
         Self { site, events: Events::default(), maker: Mutex::default(), waiting: Arc::default() }
     }
 
-    /// What new connections are encrypted with.
+    /// The TLS configuration of new connections.
     pub(super) fn tls(&self) -> Option<Arc<ServerConfig>> {
         self.site.secrets.tls()
     }
 
-    /// Makes something when its time has come.
+    /// Calls `make` when the schedule allows it.
     pub(super) async fn paced<T>(&self, make: impl FnOnce() -> T) -> T {
         self.maker.lock().await.when_due(make).await
     }
 
-    /// Makes a page when its time has come, unless it was made while this request waited.
+    /// Makes a page when the schedule allows it, unless it was made while this request waited.
     async fn once(&self, which: Page, make: impl FnOnce() -> PageBody) -> PageBody {
         let (asked, own) = (Instant::now(), Arc::clone(&self.waiting));
         let mut maker = self.maker.lock().await;
@@ -127,7 +128,7 @@ impl Pages {
             }
         };
         drop(own);
-        // Only the one of `self`: no request waits.
+        // The only reference is that of `self`: no request waits.
         if Arc::strong_count(&self.waiting) == 1 {
             maker.ready.clear();
         }
@@ -135,12 +136,13 @@ impl Pages {
     }
 }
 
-impl Maker {
+impl PageMaker {
     async fn when_due<T>(&mut self, make: impl FnOnce() -> T) -> T {
         if let Some(at) = self.next {
             sleep_until(at).await;
         }
-        // Not the time that passes: where others have the processor, pages would be rare as well.
+        // Processor time is measured, since elapsed time would make pages rare where other processes have the
+        // processor.
         let before = thread_cpu();
         let result = make();
         self.next = Some(Instant::now() + thread_cpu().saturating_sub(before) * (SHARE - 1));
@@ -153,8 +155,8 @@ pub(super) async fn answer(
     pages: &Arc<Pages>,
     request: &Parts,
     peer: SocketAddr,
-    line: &Arc<Line>,
-) -> Response<Body> {
+    line: &Arc<ConnectionSignals>,
+) -> Response<ResponseBody> {
     if let Err(Refusal { status, text }) = judge(request, &pages.site.hosts, &pages.site.secrets) {
         if status == StatusCode::UNAUTHORIZED {
             log::warning(format_args!("admin: {peer} has asked without the right token"));
@@ -185,18 +187,23 @@ pub(super) async fn answer(
         Page::Metrics(_) => Page::Metrics(Format::of(request.headers.get_all(ACCEPT).iter())),
         other => *other,
     };
-    let PageBody { content_type, text } = pages.once(page, || made(page, shared)).await;
+    let PageBody { content_type, text } = pages.once(page, || make_page(page, shared)).await;
     reply(StatusCode::OK, content_type, text)
 }
 
 /// The stream of a dashboard.
-fn events(pages: &Arc<Pages>, stage: &Stage, request: &Parts, line: &Arc<Line>) -> Response<Body> {
+fn events(
+    pages: &Arc<Pages>,
+    stage: &Stage,
+    request: &Parts,
+    line: &Arc<ConnectionSignals>,
+) -> Response<ResponseBody> {
     if stage.is_leaving() {
         return plain(StatusCode::SERVICE_UNAVAILABLE, "draining\n".to_owned());
     }
     let packed = takes_gzip(request);
     let body = if request.method == Method::HEAD {
-        Some(Body::from(String::new()))
+        Some(ResponseBody::from(String::new()))
     } else {
         super::events::subscribe(pages, line, packed)
     };
@@ -208,15 +215,15 @@ fn events(pages: &Arc<Pages>, stage: &Stage, request: &Parts, line: &Arc<Line>) 
     }
 }
 
-fn dashboard_file(file: &dashboard::File, packed: bool) -> Response<Body> {
+fn dashboard_file(file: &dashboard::File, packed: bool) -> Response<ResponseBody> {
     let bytes = if packed { file.packed() } else { file.plain() };
     let mut reply = encoded(reply(StatusCode::OK, file.content_type, bytes), packed);
     reply.headers_mut().insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(dashboard::POLICY));
     reply
 }
 
-/// The same, said to be compressed if it is.
-fn encoded(mut reply: Response<Body>, packed: bool) -> Response<Body> {
+/// The reply with the header that says that it is compressed, if it is.
+fn encoded(mut reply: Response<ResponseBody>, packed: bool) -> Response<ResponseBody> {
     let headers = reply.headers_mut();
     headers.insert(VARY, HeaderValue::from_static("Accept-Encoding"));
     if packed {
@@ -225,7 +232,7 @@ fn encoded(mut reply: Response<Body>, packed: bool) -> Response<Body> {
     reply
 }
 
-/// Whether the reply may be compressed.
+/// Whether the client accepts a compressed reply.
 fn takes_gzip(request: &Parts) -> bool {
     let values = request.headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|one| {
@@ -235,8 +242,8 @@ fn takes_gzip(request: &Parts) -> bool {
     })
 }
 
-/// A page that reads figures.
-fn made(page: Page, shared: &Shared) -> PageBody {
+/// Makes a page with figures.
+fn make_page(page: Page, shared: &Shared) -> PageBody {
     let now = shared.now_at(shared.clock.now());
     let text = match page {
         Page::Metrics(format) => metrics::text(shared, now, format),
@@ -246,15 +253,15 @@ fn made(page: Page, shared: &Shared) -> PageBody {
         Page::Group(group) => json::group(group, shared, now),
         Page::Nodes => shared.engine.shared().nodes_json(now.ms) + "\n",
         Page::Advice => json::advice(shared),
-        // Answered before.
+        // These pages are answered earlier.
         Page::Dashboard | Page::Events | Page::List | Page::Health | Page::Readiness => String::new(),
     };
     let content_type = if let Page::Metrics(format) = page { format.content_type() } else { JSON };
     PageBody { content_type, text: text.into() }
 }
 
-/// Whether clients may come, and if not why.
-fn readiness(stage: &Stage) -> Response<Body> {
+/// Whether clients may connect, and the reasons if not.
+fn readiness(stage: &Stage) -> Response<ResponseBody> {
     let against = match stage {
         Stage::Starting => vec!["starting".to_owned()],
         Stage::Gone => vec!["draining".to_owned()],
@@ -273,11 +280,11 @@ fn list() -> String {
 
 const JSON: &str = "application/json";
 
-fn plain(status: StatusCode, text: String) -> Response<Body> {
+fn plain(status: StatusCode, text: String) -> Response<ResponseBody> {
     reply(status, "text/plain; charset=utf-8", text)
 }
 
-/// Headers that keep browsers from showing a page inside of another site's, or from taking it for something else.
+/// Headers that keep browsers from showing a page inside another site's, and from guessing its type.
 const HEADERS: [(HeaderName, &str); 5] = [
     (CACHE_CONTROL, "no-store"),
     (HeaderName::from_static("x-content-type-options"), "nosniff"),
@@ -287,7 +294,11 @@ const HEADERS: [(HeaderName, &str); 5] = [
 ];
 const CONTENT_SECURITY_POLICY: HeaderName = HeaderName::from_static("content-security-policy");
 
-fn reply(status: StatusCode, content_type: &'static str, body: impl Into<Body>) -> Response<Body> {
+fn reply(
+    status: StatusCode,
+    content_type: &'static str,
+    body: impl Into<ResponseBody>,
+) -> Response<ResponseBody> {
     let mut reply = Response::new(body.into());
     *reply.status_mut() = status;
     let headers = reply.headers_mut();

@@ -1,4 +1,4 @@
-//! What protects the admin address: the bearer token, and TLS beyond loopback. A reload reads both again.
+//! The protection of the admin address: the bearer token, and TLS beyond loopback. A reload reads both again.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,27 +14,27 @@ use crate::log;
 use crate::sys::reason;
 use crate::tls::{TlsAcceptor, TlsError};
 
-/// Longest token, in bytes.
+/// The longest token, in bytes.
 const TOKEN_MAX: usize = 4096;
-/// A shorter token gets a warning.
+/// A token shorter than this many bytes causes a warning.
 const TOKEN_SHORT: usize = 16;
 
-/// Token and TLS; neither without `--admin`.
+/// The token and the TLS configuration; both are None without `--admin`.
 #[derive(Debug, Default)]
 pub(crate) struct Secrets {
-    token: Option<Token>,
+    token: Option<TokenFile>,
     tls: Option<TlsAcceptor>,
-    /// How often they were replaced.
+    /// The number of replacements.
     generation: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Token {
+struct TokenFile {
     path: PathBuf,
     text: ArcSwap<Vec<u8>>,
 }
 
-/// What a reload has read.
+/// Secrets that a reload has read.
 #[derive(Debug, Default)]
 pub(crate) struct NewSecrets {
     token: Option<Vec<u8>>,
@@ -43,6 +43,9 @@ pub(crate) struct NewSecrets {
 
 impl Secrets {
     /// Reads the files that the settings name.
+    ///
+    /// # Errors
+    /// A file cannot be used.
     pub(crate) fn new(settings: &Settings) -> Result<Self, ServeError> {
         if settings.admin.is_none() {
             return Ok(Self::default());
@@ -56,14 +59,14 @@ impl Secrets {
                     text.len()
                 ));
             }
-            Ok::<_, ServeError>(Token { path: path.clone(), text: ArcSwap::from_pointee(text) })
+            Ok::<_, ServeError>(TokenFile { path: path.clone(), text: ArcSwap::from_pointee(text) })
         });
         let tls = settings.admin_tls.as_ref().map(TlsAcceptor::new).transpose()?;
         Ok(Self { token: token.transpose()?, tls, generation: AtomicU64::new(0) })
     }
 
-    /// The options that would be needed beyond loopback and are not there.
-    pub(super) fn lacks(&self) -> Vec<&'static str> {
+    /// Missing options that are required beyond loopback.
+    pub(super) fn missing_options(&self) -> Vec<&'static str> {
         let token = self.token.is_none().then_some("--admin-token <file>");
         let tls = self
             .tls
@@ -77,22 +80,25 @@ impl Secrets {
         self.token.is_some()
     }
 
-    /// Whether this is the token. It takes as long whatever was guessed.
+    /// Whether `given` is the token. The time does not depend on how much of a guess is right.
     pub(super) fn is_token(&self, given: &[u8]) -> bool {
         self.token.as_ref().is_some_and(|token| token.text.load().ct_eq(given).into())
     }
 
-    /// What new connections are encrypted with.
+    /// The TLS configuration of new connections.
     pub(super) fn tls(&self) -> Option<Arc<ServerConfig>> {
         self.tls.as_ref().map(TlsAcceptor::config)
     }
 
-    /// Another number after each [`Secrets::replace`]: who has shown the token before may not know it any more.
+    /// A number that changes with each [`Secrets::replace`]. Readers must then show the token again.
     pub(super) fn generation(&self) -> u64 {
         self.generation.load(Relaxed)
     }
 
-    /// Reads the files again; nothing changes before [`Secrets::replace`].
+    /// Reads the files again, for [`Secrets::replace`].
+    ///
+    /// # Errors
+    /// A file cannot be used.
     pub(crate) fn read_again(&self) -> Result<NewSecrets, ServeError> {
         let token = self.token.as_ref().map(|token| read_token(&token.path)).transpose()?;
         let tls =
@@ -100,7 +106,7 @@ impl Secrets {
         Ok(NewSecrets { token, tls })
     }
 
-    /// Takes what was read.
+    /// Replaces the secrets.
     pub(crate) fn replace(&self, newer: NewSecrets) {
         if let (Some(token), Some(text)) = (&self.token, newer.token) {
             token.text.store(Arc::new(text));
@@ -113,6 +119,9 @@ impl Secrets {
 }
 
 /// The first line of the file.
+///
+/// # Errors
+/// The file cannot be read, or the line cannot be a token.
 fn read_token(path: &Path) -> Result<Vec<u8>, ServeError> {
     let refuse = |why: String| ServeError::Admin(format!("--admin-token {}: {why}", path.display()));
     let bytes = read_file(path).map_err(|error| refuse(format!("cannot be read: {}", reason(&error))))?;

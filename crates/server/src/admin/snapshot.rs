@@ -1,5 +1,5 @@
-//! What the dashboard shows, at one moment: parts of the pages in JSON, bounded, and as objects by name instead of lists, so that what
-//! changes is small.
+//! The state that the dashboard shows: parts of the pages in JSON, with limits, and with objects by name
+//! instead of lists, so that differences are small.
 
 use cattlegrid_engine::Now;
 use serde_json::{Map, Value as Json, json};
@@ -7,20 +7,21 @@ use serde_json::{Map, Value as Json, json};
 use super::json;
 use crate::advice::{self, RuleAdvice};
 use crate::shared::Shared;
-use crate::stats::Group;
+use crate::stats::StatGroup;
 
-/// Most rules, loaders, types, methods, shares and logs, of each kind, that are shown. Pages in JSON have all.
+/// The most rules, loaders, types, methods, shares and logs, of each kind, in a snapshot. Pages in JSON have
+/// all.
 const SHOWN: usize = 50;
-/// Most keys and shapes.
+/// The most keys and shapes.
 const HOTTEST: usize = 10;
-/// Most slow computations.
+/// The most slow computations.
 const SLOWEST: usize = 20;
 
-/// A snapshot.
+/// A snapshot at `now`.
 pub(super) fn of(shared: &Shared, now: Now) -> Json {
     let group = |group| json::group_value(group, shared, now);
     let by = |of, list: &str, labels: &[&str]| by_label(&mut group(of), list, labels);
-    let mut objects = group(Group::Objects);
+    let mut objects = group(StatGroup::Objects);
     let types = by_label(&mut objects, "types", &["type"]);
     let methods = by_label(&mut objects, "methods", &["type", "method"]);
     let advised = advice::of_rules(shared);
@@ -29,27 +30,27 @@ pub(super) fn of(shared: &Shared, now: Now) -> Json {
     let count = shared.engine.shared().rules().as_ref().map_or(0, |active| active.rules().rules().len());
     json!({
         "time_ms": now.ms,
-        "stats": group(Group::General),
-        "cattlegrid": group(Group::Own),
+        "stats": group(StatGroup::General),
+        "cattlegrid": group(StatGroup::Own),
         "rules": rules_shown,
         "rules_all": count,
         "total": rules["total"].take(),
         "advice": all_advice(shared, &advised),
         "advised": advised.len(),
-        "tags": group(Group::Tags),
-        "loaders": by(Group::Loaders, "loaders", &["loader"]),
+        "tags": group(StatGroup::Tags),
+        "loaders": by(StatGroup::Loaders, "loaders", &["loader"]),
         "types": types,
         "methods": methods,
         "objects": objects,
-        "follow": by(Group::Follow, "logs", &["log"]),
+        "follow": by(StatGroup::Follow, "logs", &["log"]),
         "nodes": parsed(&shared.engine.shared().nodes_json(now.ms)),
-        "shares": by(Group::Shares, "shares", &["share"]),
+        "shares": by(StatGroup::Shares, "shares", &["share"]),
         "hot": json::hot_value(shared, HOTTEST),
         "slow": slowest(shared, now),
     })
 }
 
-/// The numbers, in ascending order, of the rules for which there is advice, and of those that are used most.
+/// The numbers, in ascending order, of the rules with advice and of the rules with most requests.
 fn most_used(shared: &Shared, advised: &[RuleAdvice]) -> Vec<u32> {
     let is_advised = |number| advised.iter().any(|(rule, _)| rule.number == number);
     let active = shared.engine.shared().rules();
@@ -67,7 +68,7 @@ fn most_used(shared: &Shared, advised: &[RuleAdvice]) -> Vec<u32> {
     numbers
 }
 
-/// By the number of the rule; that of the server under "server".
+/// The advice by the number of the rule, and that on the server as "server".
 fn all_advice(shared: &Shared, advised: &[RuleAdvice]) -> Json {
     let list = |of: &[advice::Advice]| of.iter().map(json::advice_value).collect::<Json>();
     let of_rules = advised.iter().take(SHOWN);
@@ -79,7 +80,7 @@ fn all_advice(shared: &Shared, advised: &[RuleAdvice]) -> Json {
     all.into()
 }
 
-/// Takes a list out of a page, as an object of its first members by their labels.
+/// Takes a list out of a page, as an object with its first members by their labels.
 fn by_label(page: &mut Json, list: &str, labels: &[&str]) -> Json {
     let Some(Json::Array(all)) = page.as_object_mut().and_then(|page| page.remove(list)) else {
         return json!({});
@@ -91,7 +92,8 @@ fn by_label(page: &mut Json, list: &str, labels: &[&str]) -> Json {
     all.into_iter().take(SHOWN).map(|one| (name(&one), one)).collect::<Map<_, _>>().into()
 }
 
-/// What was slow lately, of each kind and shape the longest, how often, and when the last one ended; the slowest first.
+/// Slow computations of late: for each kind and shape the longest, the number, and the end of the last one;
+/// the slowest first.
 fn slowest(shared: &Shared, now: Now) -> Json {
     let mut page = parsed(&shared.engine.shared().slow().json(now.ms));
     let Some(Json::Array(mut all)) = page.as_object_mut().and_then(|page| page.remove("slow")) else {
@@ -119,7 +121,8 @@ fn parsed(text: &str) -> Json {
     serde_json::from_str(text).unwrap_or_default()
 }
 
-/// What makes `new` of `old`, as a merge patch (RFC 7396); None: they are the same. Members that are null are as if absent.
+/// The merge patch (RFC 7396) that changes `old` into `new`; None: they are equal. Members that are null
+/// count as absent.
 pub(super) fn patch(old: &Json, new: &Json) -> Option<Json> {
     let (Json::Object(before), Json::Object(after)) = (old, new) else {
         return (old != new).then(|| new.clone());

@@ -13,7 +13,7 @@ use super::json;
 use super::metrics::{self, Format};
 use crate::samplers::Family;
 use crate::shared::Shared;
-use crate::stats::{Export, Group};
+use crate::stats::{Export, StatGroup};
 
 fn server(text: &str) -> (Arc<Shared>, tempfile::NamedTempFile) {
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -131,7 +131,7 @@ fn a_thousand_rules_stay_below_2_mib() {
         assert_eq!(shown + left_out, 1000);
         assert!((600..=1000).contains(&shown), "{shown} with {used}");
     }
-    let all: serde_json::Value = serde_json::from_str(&json::group(Group::Rules, &shared, NOW)).unwrap();
+    let all: serde_json::Value = serde_json::from_str(&json::group(StatGroup::Rules, &shared, NOW)).unwrap();
     assert_eq!(all["rules"].as_array().unwrap().len(), 1000);
     assert_eq!(all["rules"][999]["gets"], 2 * 1_234_567_u64);
     assert_eq!(all["total"]["gets"], 2 * 1000 * 1_234_567_u64);
@@ -144,17 +144,17 @@ fn pages_in_json_have_what_stats_prints() {
     );
     shared.lanes[0].latency.record(Family::Get, 3, 30_000);
     for group in [
-        Group::General,
-        Group::Own,
-        Group::Rules,
-        Group::Tags,
-        Group::Loaders,
-        Group::Objects,
-        Group::Latency,
-        Group::Shares,
+        StatGroup::General,
+        StatGroup::Own,
+        StatGroup::Rules,
+        StatGroup::Tags,
+        StatGroup::Loaders,
+        StatGroup::Objects,
+        StatGroup::Latency,
+        StatGroup::Shares,
     ] {
         let page: serde_json::Value = serde_json::from_str(&json::group(group, &shared, NOW)).unwrap();
-        let mut lines = crate::stats::Lines::default();
+        let mut lines = crate::stats::StatLines::default();
         crate::stats::collect(group, &shared, NOW, &mut lines);
         let text = lines.text();
         for line in text.lines() {

@@ -1,8 +1,9 @@
-//! How many wrong logins a client address may try.
+//! The limit of wrong logins of a client address.
 //!
-//! Beyond [`ATTEMPTS_MAX`] within [`WINDOW_MS`] logins of the address are not looked at, right or wrong: they are answered as wrong
-//! ones, and their connections are closed. So a guesser gets no more guesses by opening more connections. An address of IPv6 counts
-//! by its first 64 bits, which is what one subscriber has. What a process on a Unix socket tries counts for the process.
+//! After [`ATTEMPTS_MAX`] wrong logins within [`WINDOW_MS`], further logins of the address are not checked:
+//! right or wrong, they are answered as wrong, and their connections are closed. So a guesser gains nothing
+//! by opening more connections. An IPv6 address counts by its first 64 bits, which one subscriber has.
+//! Attempts by a Unix socket count for the process.
 //!
 //! Sans-io: time and addresses are arguments.
 
@@ -12,16 +13,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cattlegrid_herd::PeerKey;
 
-/// Wrong logins of one address within [`WINDOW_MS`] after which no others are looked at.
+/// Wrong logins of one address within [`WINDOW_MS`] after which logins are not checked.
 pub(crate) const ATTEMPTS_MAX: u32 = 100;
 
-/// For how long wrong logins count, from the first on, in milliseconds.
+/// How long wrong logins count, from the first on, in milliseconds.
 pub(crate) const WINDOW_MS: u64 = 60_000;
 
-/// Addresses that are remembered at once. Wrong logins of further ones do not count.
+/// The most addresses that are remembered. Wrong logins of further addresses do not count.
 const ADDRESSES_MAX: usize = 65_536;
 
-/// Wrong logins by address. See the module's text.
+/// Wrong logins by address.
 #[derive(Debug, Default)]
 pub(crate) struct Attempts(Mutex<HashMap<PeerKey, AttemptCount>>);
 
@@ -38,14 +39,14 @@ impl AttemptCount {
 }
 
 impl Attempts {
-    /// Whether a login of this client is looked at.
+    /// Whether a login of this client is checked.
     pub(crate) fn may_try(&self, peer: PeerKey, now_ms: u64) -> bool {
         let table = self.lock();
         let tried = table.get(&key(peer));
         tried.is_none_or(|tried| tried.is_over(now_ms) || tried.count < ATTEMPTS_MAX)
     }
 
-    /// A wrong login.
+    /// Counts a wrong login.
     pub(crate) fn note_wrong(&self, peer: PeerKey, now_ms: u64) {
         let mut table = self.lock();
         if table.len() >= ADDRESSES_MAX && !table.contains_key(&key(peer)) {

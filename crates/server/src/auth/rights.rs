@@ -1,7 +1,7 @@
-//! What each user may do: the tables `[[user]]` of the rule file, for the users of the file of users.
+//! The rights of each user: the tables `[[user]]` of the rule file, for the users in the file of users.
 //!
-//! A connection keeps what limits its user, or nothing: then no request of it is looked at. After a reload it asks anew.
-//! A user that is no longer in the file has no rights on the connections that it has open.
+//! A connection keeps the limits of its user; without limits, its requests are not checked. After a reload it
+//! looks them up again. A user that was removed from the file has no rights on open connections.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
@@ -13,36 +13,39 @@ use cattlegrid_engine::Rights;
 use super::AuthFile;
 use super::users::{AuthError, NamedBy, Users};
 
-/// The name of the table for all users without one of their own.
+/// The name of the table for all users without their own.
 pub(crate) const OTHERS: &str = "*";
-/// Users that a line names.
+/// The most users that a log line names.
 const NAMED_MAX: usize = 8;
 
-/// A user that may not do everything.
+/// A user with limits.
 #[derive(Debug)]
 pub(crate) struct LimitedUser {
     pub(crate) user: Arc<[u8]>,
     pub(crate) rights: Rights,
 }
 
-/// What users may do. Without tables: everything.
+/// The rights of all users; without tables, every user may do everything.
 #[derive(Debug, Default)]
 pub(crate) struct Grants(Option<Tables>);
 
 #[derive(Debug)]
 struct Tables {
-    /// Of each user with a table.
+    /// The rights of each user with a table.
     own: HashMap<Box<[u8]>, Rights>,
-    /// Of all others.
+    /// The rights of all other users.
     others: Rights,
-    /// `others` has a table.
+    /// Whether there is a table for `others`.
     has_others: bool,
-    /// The users of the file, without those that are another name of one.
+    /// The users in the file, each once, whatever its number of names.
     known: HashSet<Arc<[u8]>>,
 }
 
 impl Grants {
-    /// Of the tables of a rule file; `named`: how messages call the file of users.
+    /// The rights in the tables of a rule file. `named`: the name of the file of users in messages.
+    ///
+    /// # Errors
+    /// A table is for an unknown user.
     pub(super) fn of(file: Option<&RuleFile>, users: &Users, named: &str) -> Result<Self, AuthError> {
         let Some(file) = file.filter(|file| !file.users.is_empty()) else { return Ok(Self(None)) };
         let known: HashSet<Arc<[u8]>> = users.all().iter().map(|user| Arc::clone(&user.identity)).collect();
@@ -66,7 +69,7 @@ impl Grants {
         Ok(Self(Some(tables)))
     }
 
-    /// What limits the user; None: nothing.
+    /// The limits of a user; None: the user may do everything.
     pub(super) fn limited(&self, user: &Arc<[u8]>) -> Option<Arc<LimitedUser>> {
         let tables = self.0.as_ref()?;
         let rights = if tables.known.contains(&**user) {
@@ -77,7 +80,7 @@ impl Grants {
         rights.is_limited().then(|| Arc::new(LimitedUser { user: Arc::clone(user), rights }))
     }
 
-    /// A line that names the users who have all rights since no table is theirs.
+    /// A log line with the users who have all rights because they have no table; None: there are none.
     pub(crate) fn notice(&self) -> Option<String> {
         let tables = self.0.as_ref().filter(|tables| !tables.has_others)?;
         let mut names: Vec<_> = tables
@@ -102,8 +105,8 @@ impl Grants {
     }
 }
 
-/// What users may do, of the tables of a rule file; None: clients need not log in. `users`: those that were read, in place of those in
-/// force.
+/// The rights in the tables of a rule file; None: clients need not log in. `users`: the users that were read,
+/// in place of those in force.
 pub(crate) fn grants_of(
     auth: Option<&AuthFile>,
     users: Option<&Users>,
@@ -123,23 +126,23 @@ pub(crate) fn grants_of(
     })
 }
 
-/// Whether each `[[user]]` of a file is a user of the file of users that its `[server]` names, for `check`. Without such a file, or if it
-/// cannot be read here, nothing can be said.
+/// Checks for `cattlegrid check` that each `[[user]]` is in the file of users that the rule file's `[server]`
+/// names. Without such a file, or if it cannot be read here, no check is possible.
 ///
 /// # Errors
-/// A table is for a user that is not there.
+/// A table is for an unknown user.
 pub fn check_users(file: &RuleFile) -> Result<(), AuthError> {
     let named = file.settings().ok().and_then(|settings| settings.auth_file);
     let auth = named.and_then(|path| AuthFile::load(NamedBy::CommandLine, &path).ok());
     auth.map_or(Ok(()), |auth| auth.grants_of(None, Some(file)).map(|_| ()))
 }
 
-/// A user's name in a log.
+/// A user's name as log lines show it.
 fn shown(name: &[u8]) -> String {
     format!("\"{}\"", name.escape_ascii())
 }
 
-/// What was said of requests that were refused: a line for each user and command, not more than [`LINES_MAX`] a minute.
+/// Log lines about refused requests: one for each user and command, and at most [`LINES_MAX`] in a minute.
 #[derive(Debug, Default)]
 pub(crate) struct RefusalLog(Mutex<RefusalLines>);
 
@@ -149,13 +152,13 @@ struct RefusalLines {
     said: HashSet<(Arc<[u8]>, &'static str)>,
 }
 
-/// Lines in a minute.
+/// The most lines in a minute.
 const LINES_MAX: usize = 16;
-/// For how long a line is not repeated, in milliseconds.
+/// The time in which a line is not repeated, in milliseconds.
 const QUIET_MS: u64 = 60_000;
 
 impl RefusalLog {
-    /// The line of a request that was refused, unless it was said within the last minute.
+    /// The line about a refused request, unless it was logged within [`QUIET_MS`].
     pub(crate) fn line(
         &self,
         limited: &LimitedUser,

@@ -1,12 +1,13 @@
-//! The two formats of a file of users, and what is wrong with one.
+//! The two formats of a file of users, and their errors.
 //!
-//! That of `-Y` has up to 8 lines `user:password`, each of up to 255 bytes; the user ends at the first colon, the password at
-//! the end of the line. That of `MEMCACHED_SASL_PWDB` has any number of such lines, up to [`FILE_BYTES_MAX`] together; the
-//! password ends at the next colon, `\r` or the end of the line, and of two lines of one user the first counts. A user `name@realm`
-//! logs in as `name` as well: libsasl2 takes the realm off what a client sends.
+//! The format of `-Y` has up to 8 lines `user:password`, each of up to 255 bytes. The user ends at the first
+//! colon, the password at the end of the line. The format of `MEMCACHED_SASL_PWDB` has any number of such
+//! lines, up to [`FILE_BYTES_MAX`] together. The password ends at the next colon, `\r` or the end of the
+//! line, and of several lines of one user the first counts. A user `name@realm` can also log in as `name`:
+//! libsasl2 removes the realm from a client's name.
 //!
-//! memcached silently leaves out what is beyond its limits, or no line; here such a file is an error, since a user who
-//! cannot log in is found sooner that way.
+//! memcached silently ignores lines beyond its limits, and malformed lines. Here they are errors, so that a
+//! user who cannot log in is noticed sooner.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -14,19 +15,19 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Users a file of `-Y` may have, as in memcached.
+/// The most users in a file of `-Y`, as in memcached.
 pub(crate) const USERS_MAX: usize = 8;
 
-/// Bytes a line of it may have without its end, as in memcached.
+/// The most bytes of a line in it without its end, as in memcached.
 pub(crate) const LINE_BYTES_MAX: usize = 255;
 
-/// Bytes a file may have: every login is compared with all its users.
+/// The most bytes of a file: each login is compared with all its users.
 pub const FILE_BYTES_MAX: usize = 1 << 20;
 
-/// The variable of the environment that names memcached's file of users for SASL.
+/// The environment variable that names memcached's file of users for SASL.
 pub(crate) const PWDB: &str = "MEMCACHED_SASL_PWDB";
 
-/// What has named the file, which says its format.
+/// The setting that names the file, which determines its format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NamedBy {
     /// `-Y`.
@@ -41,62 +42,62 @@ impl fmt::Display for NamedBy {
     }
 }
 
-/// Why there are no users.
+/// Why the users cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuthError {
-    /// `-S`, and no file.
+    /// `-S` was given without a file.
     #[error(
         "-S: SASL needs a file of users; add -Y <file>, or name memcached's own by {PWDB}=<file> in the environment"
     )]
     Missing,
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{named_by} {}: cannot be read: {error}", path.display())]
     Unreadable {
-        /// What has named it.
+        /// The setting that names it.
         named_by: NamedBy,
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
-    /// A line is no `user:password`.
+    /// A line is not `user:password`.
     #[error("{named_by} {}: line {line}: {problem}", path.display())]
     Malformed {
-        /// What has named it.
+        /// The setting that names it.
         named_by: NamedBy,
         /// The file.
         path: PathBuf,
-        /// From 1.
+        /// The line's number, from 1.
         line: usize,
-        /// What is wrong and what would be right.
+        /// The mistake and its correction.
         problem: &'static str,
     },
-    /// A `[[user]]` that limits no user of the file.
+    /// A `[[user]]` is not for a user in the file.
     #[error("{place}: {problem}")]
     Rights {
-        /// The file with the table, and its line.
+        /// The rule file and the line of the table.
         place: String,
-        /// What is wrong and what would be right.
+        /// The mistake and its correction.
         problem: String,
     },
-    /// It names nobody, so that no client could log in.
+    /// The file has no users, so that no client could log in.
     #[error("{named_by} {}: is empty; it needs a line user:password", path.display())]
     Empty {
-        /// What has named it.
+        /// The setting that names it.
         named_by: NamedBy,
         /// The file.
         path: PathBuf,
     },
 }
 
-/// Users and passwords that were read.
+/// The users and passwords of a file.
 pub struct Users(Vec<User>);
 
 pub(super) struct User {
     pub(super) name: Box<[u8]>,
     pub(super) password: Box<[u8]>,
-    /// The name that the file has for it: rights are by that.
+    /// The user's name in the file, under which rights are found.
     pub(super) identity: Arc<[u8]>,
 }
 
@@ -106,7 +107,7 @@ impl User {
     }
 }
 
-/// Says how many, never who: it may end up in a log.
+/// The debug text has the number of users, never names or passwords, since it may be logged.
 impl fmt::Debug for Users {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} users", self.0.len())
@@ -115,6 +116,9 @@ impl fmt::Debug for Users {
 
 impl Users {
     /// Reads the file at `path`.
+    ///
+    /// # Errors
+    /// The file cannot be read, or has a malformed line or no users.
     pub(super) fn read(named_by: NamedBy, path: &Path) -> Result<Self, AuthError> {
         let text = read_file(path).map_err(|error| AuthError::Unreadable {
             named_by,
@@ -142,7 +146,7 @@ impl Users {
     }
 }
 
-/// The contents of a file that is not too large.
+/// The contents of a file of at most [`FILE_BYTES_MAX`].
 fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     cattlegrid_config::open_file(path)?.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut text)?;
@@ -152,10 +156,10 @@ fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// A line's number from 1, and what is wrong with it.
-type Problem = (usize, &'static str);
+/// A line's number from 1, and its mistake.
+type LineProblem = (usize, &'static str);
 
-/// The lines with their numbers from 1, without their ends and the last `\r`; empty ones are left out.
+/// The lines with their numbers from 1, without their ends and a last `\r`; empty lines are left out.
 fn lines(text: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let lines = text.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
     (1..).zip(lines).filter(|(_, line)| !line.is_empty())
@@ -168,7 +172,7 @@ fn split_user(line: &[u8]) -> Option<(&[u8], &[u8])> {
 
 const NO_COLON: &str = "has no colon; a line is user:password";
 
-fn of_command_line(text: &[u8]) -> Result<Vec<User>, Problem> {
+fn of_command_line(text: &[u8]) -> Result<Vec<User>, LineProblem> {
     let mut users = Vec::new();
     for (number, line) in lines(text) {
         if line.len() > LINE_BYTES_MAX {
@@ -183,7 +187,7 @@ fn of_command_line(text: &[u8]) -> Result<Vec<User>, Problem> {
     Ok(users)
 }
 
-fn of_environment(text: &[u8]) -> Result<Vec<User>, Problem> {
+fn of_environment(text: &[u8]) -> Result<Vec<User>, LineProblem> {
     let (mut users, mut seen) = (Vec::new(), HashSet::new());
     for (number, line) in lines(text) {
         let (name, rest) = split_user(line).ok_or((number, NO_COLON))?;
@@ -205,7 +209,7 @@ fn of_environment(text: &[u8]) -> Result<Vec<User>, Problem> {
             users.push(User::new(name, password));
         }
     }
-    // libsasl2 takes the realm off: `user@host` logs in as `user` too, unless a line of its own is about `user`.
+    // libsasl2 removes the realm: `user@host` logs in as `user` too, unless `user` has a line of its own.
     let mut names: HashSet<Box<[u8]>> = users.iter().map(|user| user.name.clone()).collect();
     for at in 0..users.len() {
         let User { name, password, identity } = &users[at];

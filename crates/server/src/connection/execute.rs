@@ -15,14 +15,14 @@ use super::input::{Answer, Front, Speaks, Swallow};
 use super::login::AUTH_MAX;
 use super::runs::Run;
 use super::{Connection, Phase, Reason, held};
-use crate::commands::{self, After};
+use crate::commands::{self, ConnectionAction};
 use crate::connection::info::Activity;
 use crate::dump::SEND_BUFFER_BYTES;
 use crate::log;
 use crate::samplers::Family;
 use crate::shared::Shared;
 use crate::turns::Turn;
-use crate::watch::{Record, Topics, Watcher, What};
+use crate::watch::{Record, RecordContent, Topics, Watcher};
 
 /// A command about keys that waits for those parsed with it.
 struct ReadyCommand<'i> {
@@ -493,10 +493,10 @@ impl Connection {
             return turn.out.bytes.extend_from_slice(reply::MN);
         };
         match commands::admin(admin, self.token, turn) {
-            After::GoOn => {}
-            After::Close => self.close(Reason::Quit),
-            After::Watch(topics) => self.watch(topics, turn),
-            After::Dump(dump) => {
+            ConnectionAction::GoOn => {}
+            ConnectionAction::Close => self.close(Reason::Quit),
+            ConnectionAction::Watch(topics) => self.watch(topics, turn),
+            ConnectionAction::Dump(dump) => {
                 // Without it a slow reader may be taken for a silent one.
                 let _as_it_was = set_socket_send_buffer_size(&self.info.fd, SEND_BUFFER_BYTES);
                 self.phase = Phase::Dumping(Box::new(dump));
@@ -592,7 +592,7 @@ impl Connection {
         if !wanted.has(Topics::RAW_COMMANDS) {
             return;
         }
-        let what = What::Command(line.into());
+        let what = RecordContent::Command(line.into());
         let record = Record { time: crate::time::unix_now(), fd: self.info.fd.as_raw_fd(), what };
         turn.shared.record(turn.lane, record);
     }

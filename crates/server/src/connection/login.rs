@@ -16,7 +16,7 @@ use cattlegrid_protocol::{
 use super::input::{Front, Speaks};
 use super::{Connection, Phase, Reason};
 use crate::auth::attempts::{ATTEMPTS_MAX, WINDOW_MS};
-use crate::auth::{AuthFile, Failures};
+use crate::auth::{AuthFile, LoginFailures};
 use crate::log;
 use crate::shared::Shared;
 use crate::turns::Turn;
@@ -38,7 +38,7 @@ const AUTHENTICATED: &str = "Authenticated";
 #[derive(Debug, Default)]
 pub(super) struct Login {
     /// Wrong ones.
-    failures: Failures,
+    failures: LoginFailures,
     /// The packet of the last one, if it was one.
     failed: Option<Packet>,
     /// One by SASL has begun, and waits for its next step.

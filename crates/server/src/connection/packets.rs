@@ -52,13 +52,13 @@ impl Connection {
             _ => {}
         }
         match commands::admin(&admin, self.token, turn) {
-            commands::After::Close => self.close(Reason::Quit),
-            commands::After::GoOn => {}
+            commands::ConnectionAction::Close => self.close(Reason::Quit),
+            commands::ConnectionAction::GoOn => {}
             // Its lines are made into packets as a whole.
-            commands::After::Dump(mut dump) => {
+            commands::ConnectionAction::Dump(mut dump) => {
                 while !dump.resume(&turn.shared.engine, turn.now, &mut turn.out.bytes) {}
             }
-            commands::After::Watch(_) => unreachable!("it has no packet"),
+            commands::ConnectionAction::Watch(_) => unreachable!("it has no packet"),
         }
         // What was written for a text client.
         let text = turn.out.bytes.split_off(from);

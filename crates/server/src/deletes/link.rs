@@ -1,50 +1,50 @@
-//! The connection to one memcached: sends what waits in batches, and reads the replies.
+//! The connection to one memcached server: sends waiting commands in batches, and reads the replies.
 //!
-//! Classic commands with replies, which every server and proxy knows. A server that does not answer is tried again for as long as it
-//! takes.
+//! It uses classic commands with replies, which every server and proxy knows. A server that does not answer
+//! is tried again without a limit of time.
 
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-use cattlegrid_config::{Memcached, MemcachedPlace};
+use cattlegrid_config::{MemcachedAddress, MemcachedServer};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
 
 use super::TaskContext;
-use super::queues::Answer;
+use super::queues::ServerReply;
 use crate::log;
 use crate::time::nanos;
 
-/// Commands of a batch: 50 KB of short keys, which the buffers of two sockets hold.
+/// The most commands in a batch: 50 KB with short keys, which the buffers of two sockets hold.
 const BATCH: usize = 2000;
 
-/// Longest time until a connection is made, and between two pieces of a reply.
+/// The longest time for connecting, and between two pieces of a reply.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Pauses before a server is tried again: the first, and each is twice the last.
+/// The shortest pause before a server is tried again; each further pause is twice as long, up to the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// Bytes of replies that are read at once.
+/// The most bytes of replies in one read.
 const READ_BYTES: usize = 32 << 10;
 
-/// Longest line of a reply.
+/// The longest line of a reply, in bytes.
 const LINE_MAX: usize = 2048;
 
 trait Stream: AsyncRead + AsyncWrite + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
 
-/// How a server is.
+/// The health of a server.
 struct Health {
-    /// Since when it does not answer, in nanoseconds.
+    /// Since when the server does not answer, in nanoseconds.
     down_since: Option<u64>,
     pause: Duration,
-    /// The connection that failed had answered: it may have been closed while it was idle.
+    /// Whether the failed connection had answered before: it may have been closed while it was idle.
     had_answered: bool,
 }
 
-/// Tells a server what it must be told, for ever.
+/// Sends a server its commands, for ever.
 pub(super) async fn run(shared: Rc<TaskContext>, place: usize) {
     let shared = &*shared;
     let mut health = Health { down_since: None, pause: PAUSE_MIN, had_answered: false };
@@ -70,19 +70,19 @@ pub(super) async fn run(shared: Rc<TaskContext>, place: usize) {
     }
 }
 
-/// Why the connection ended.
+/// Sends and receives on one connection until it ends; returns the error.
 async fn talk(
     shared: &TaskContext,
     place: usize,
     mut stream: Box<dyn Stream>,
     health: &mut Health,
 ) -> String {
-    let mut lines = Lines::default();
+    let mut lines = LineReader::default();
     loop {
         let text = shared.queues.borrow_mut().take(place, BATCH);
         if text.is_empty() {
-            // What it lacks comes again when it answers.
-            let looks = shared.queues.borrow().wants_look(place);
+            // Missing deletes are repeated when the server answers.
+            let looks = shared.queues.borrow().needs_check(place);
             if looks {
                 match lines.ask(&mut stream, b"version\r\n").await {
                     Ok(()) => answered(shared, place, health),
@@ -101,7 +101,7 @@ async fn talk(
                 Err(reason) => return reason,
             };
             let answer = shared.queues.borrow_mut().answered(place, &line);
-            if let Answer::Failed { reply } = answer {
+            if let ServerReply::Failed { reply } = answer {
                 health.had_answered = false;
                 return format!("it answers {reply}");
             }
@@ -112,7 +112,7 @@ async fn talk(
     }
 }
 
-/// The server answers.
+/// Notes that the server answers.
 fn answered(shared: &TaskContext, place: usize, health: &mut Health) {
     shared.queues.borrow_mut().set_up(place, true);
     (health.had_answered, health.pause) = (true, PAUSE_MIN);
@@ -126,15 +126,15 @@ fn answered(shared: &TaskContext, place: usize, health: &mut Health) {
     }
 }
 
-async fn connect(server: &Memcached) -> io::Result<Box<dyn Stream>> {
+async fn connect(server: &MemcachedServer) -> io::Result<Box<dyn Stream>> {
     let connecting = async {
         Ok(match &server.place {
-            MemcachedPlace::Tcp { host, port } => {
+            MemcachedAddress::Tcp { host, port } => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;
                 stream.set_nodelay(true)?;
                 Box::new(stream) as Box<dyn Stream>
             }
-            MemcachedPlace::Unix(path) => Box::new(UnixStream::connect(path).await?),
+            MemcachedAddress::Unix(path) => Box::new(UnixStream::connect(path).await?),
         })
     };
     let timed_out =
@@ -142,15 +142,15 @@ async fn connect(server: &Memcached) -> io::Result<Box<dyn Stream>> {
     tokio::time::timeout(PATIENCE, connecting).await.unwrap_or_else(timed_out)
 }
 
-/// Lines of replies.
+/// Splits replies into lines.
 #[derive(Default)]
-struct Lines {
+struct LineReader {
     input: Vec<u8>,
-    /// Up to where `input` was given out.
+    /// The position up to which `input` was returned.
     at: usize,
 }
 
-impl Lines {
+impl LineReader {
     async fn send(&self, stream: &mut Box<dyn Stream>, text: &[u8]) -> Result<(), String> {
         match tokio::time::timeout(PATIENCE, stream.write_all(text)).await {
             Ok(written) => written.map_err(|error| error.to_string()),

@@ -1,126 +1,129 @@
-//! What each memcached must still be told: keys to delete, in the order of the log, and up to where the log is obeyed.
+//! Waiting commands for each memcached server, in the order of the log, and the position up to which all
+//! servers have executed the log.
 //!
-//! Sans-io: `link.rs` takes commands, and says what became of them.
+//! Sans-io: `link.rs` takes the commands, and reports their replies.
 //!
 //! # Invariants
-//! * An order is obeyed when every server has answered each of its commands, or a later `flush_all` in their place.
-//! * A command that was sent and not answered is sent again, before all that came after it.
-//! * What waits for servers that do not answer takes at most [`BYTES_MAX`]. The log is not read while more than [`FULL_BYTES`] wait for
-//!   those that do, so it is that and one transaction.
+//! * An order is done when every server has answered each of its commands, or a later `flush_all` in their
+//!   place.
+//! * A command that was sent and not answered is sent again, before all later commands.
+//! * Commands for servers that do not answer take at most [`BYTES_MAX`]. The log is not read while more than
+//!   [`FULL_BYTES`] wait for servers that answer. So those take at most that and one transaction.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use cattlegrid_config::OnGap;
 
-/// Most memory of commands that wait, of all servers, in bytes: about 500,000 keys.
+/// The most memory of waiting commands of all servers, in bytes: about 500,000 keys.
 pub(super) const BYTES_MAX: usize = 80 << 20;
 
-/// Memory of commands that wait for servers which answer, from which on the log is not read, in bytes.
+/// Memory of commands that wait for answering servers, in bytes, from which on the log is not read.
 const FULL_BYTES: usize = 16 << 20;
 
-/// Memory of a command besides its key: its places in the queue and in the set, and the allocator's share.
+/// Memory of a command besides its key, in bytes: its places in the queue and in the set, and the allocator's
+/// overhead.
 const COMMAND_BYTES: usize = 120;
 
-/// See the module's text.
+/// The commands for all servers.
 #[derive(Debug)]
 pub(super) struct Queues {
-    servers: Vec<Queue>,
-    /// Orders so far.
+    servers: Vec<ServerQueue>,
+    /// The number of orders so far.
     given: u64,
     bytes: usize,
     bytes_max: usize,
     overflow: Overflow,
 }
 
-/// What becomes of a server for which there is no memory any more.
+/// What happens to a server for whose commands there is no memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Overflow {
-    /// The log has what it lacks, and sends it again: nothing is acknowledged meanwhile.
+    /// The log has the missing commands, and sends them again; no position is acknowledged meanwhile.
     Again,
-    /// It is a gap.
+    /// The commands are lost, which is a gap.
     Gap(OnGap),
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct ServerQueue {
     waiting: VecDeque<Command>,
     /// The keys in `waiting`.
     keys: HashSet<Arc<[u8]>>,
-    /// Without a reply yet, in order.
+    /// Commands without a reply, in order.
     sent: VecDeque<Command>,
     bytes: usize,
-    /// The first order of which it lacks something that must come again.
+    /// The first order whose commands are missing and must be repeated.
     lacks: Option<u64>,
-    /// It answers.
+    /// Whether the server answers.
     is_up: bool,
 }
 
 #[derive(Debug, Clone)]
 struct Command {
     order: u64,
-    what: What,
+    what: CommandKind,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum What {
+enum CommandKind {
     Delete(Arc<[u8]>),
     Flush,
 }
 
-/// What a reply was.
+/// The meaning of a server's reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Answer {
-    /// A key is gone. `was_there`: there was a value.
+pub(super) enum ServerReply {
+    /// The key is deleted. `was_there`: it had a value.
     Deleted { was_there: bool },
     /// The server is empty.
     Flushed,
-    /// The server does not take `flush_all`.
+    /// The server refuses `flush_all`.
     FlushRefused { reply: String },
-    /// The server did not do it; it must be asked again.
+    /// The command failed, and must be sent again.
     Failed { reply: String },
 }
 
-/// There was no memory for what waits for a server.
+/// There was no memory for the commands of a server.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct QueueFull {
     pub(super) place: usize,
-    /// Commands that were given up.
+    /// The number of commands that were dropped.
     pub(super) count: usize,
 }
 
 impl Command {
     fn bytes(&self) -> usize {
         match &self.what {
-            What::Delete(key) => key.len() + COMMAND_BYTES,
-            What::Flush => COMMAND_BYTES,
+            CommandKind::Delete(key) => key.len() + COMMAND_BYTES,
+            CommandKind::Flush => COMMAND_BYTES,
         }
     }
 }
 
 impl Queues {
     pub(super) fn new(servers: usize, overflow: Overflow) -> Self {
-        let servers = (0..servers).map(|_| Queue::default()).collect();
+        let servers = (0..servers).map(|_| ServerQueue::default()).collect();
         Self { servers, given: 0, bytes: 0, bytes_max: BYTES_MAX, overflow }
     }
 
-    /// Commands from now on are those of a new order.
+    /// Begins a new order, to which the following commands belong.
     pub(super) fn begin(&mut self) {
         self.given += 1;
     }
 
-    /// Orders so far.
+    /// The number of orders so far.
     pub(super) fn given(&self) -> u64 {
         self.given
     }
 
-    /// Deletes a key on a server. A key that waits there already is deleted once, later than both changes.
+    /// Queues the delete of a key on a server. A key that waits already is deleted once, after both changes.
     pub(super) fn delete(&mut self, place: usize, key: &Arc<[u8]>) -> Option<QueueFull> {
         let queue = &mut self.servers[place];
         if queue.lacks.is_some() || !queue.keys.insert(Arc::clone(key)) {
             return None;
         }
-        let command = Command { order: self.given, what: What::Delete(Arc::clone(key)) };
+        let command = Command { order: self.given, what: CommandKind::Delete(Arc::clone(key)) };
         self.bytes += queue.push(command);
         if self.bytes <= self.bytes_max {
             return None;
@@ -132,95 +135,98 @@ impl Queues {
         self.bytes -= queue.clear();
         match self.overflow {
             Overflow::Again => queue.lacks = Some(order),
-            Overflow::Gap(OnGap::Flush) => self.bytes += queue.push(Command { order, what: What::Flush }),
+            Overflow::Gap(OnGap::Flush) => {
+                self.bytes += queue.push(Command { order, what: CommandKind::Flush })
+            }
             Overflow::Gap(OnGap::Warn) => {}
         }
         Some(QueueFull { place, count })
     }
 
-    /// Empties all servers. What waits is among it.
+    /// Queues `flush_all` for all servers, which replaces all waiting commands.
     pub(super) fn flush(&mut self) {
         for queue in &mut self.servers {
             let order = queue.waiting.front().map(|command| command.order);
             let order = order.into_iter().chain(queue.lacks.take()).chain([self.given]).min().unwrap_or(0);
             self.bytes -= queue.clear();
-            self.bytes += queue.push(Command { order, what: What::Flush });
+            self.bytes += queue.push(Command { order, what: CommandKind::Flush });
         }
     }
 
-    /// What a server lacks comes again from now on, or is known to be lost.
-    pub(super) fn comes_again(&mut self) {
+    /// Notes that missing commands are being repeated from now on, or are known to be lost.
+    pub(super) fn note_repetition(&mut self) {
         self.servers.iter_mut().for_each(|queue| queue.lacks = None);
     }
 
-    /// Whether a server answers.
+    /// Sets whether a server answers.
     pub(super) fn set_up(&mut self, place: usize, is_up: bool) {
         self.servers[place].is_up = is_up;
     }
 
-    /// Whether so much waits for servers which answer that the log must not be read.
+    /// Whether so much waits for answering servers that the log must not be read.
     pub(super) fn is_full(&self) -> bool {
         self.servers.iter().filter(|queue| queue.is_up).map(|queue| queue.bytes).sum::<usize>() > FULL_BYTES
     }
 
-    /// The server that answers again, and lacks something that must come again.
-    pub(super) fn wants_again(&self) -> Option<usize> {
+    /// A server that answers again and has missing commands that must be repeated.
+    pub(super) fn needs_repetition(&self) -> Option<usize> {
         self.servers.iter().position(|queue| queue.is_up && queue.lacks.is_some())
     }
 
-    /// Whether a server lacks something that must come again, and is not known to answer.
-    pub(super) fn wants_look(&self, place: usize) -> bool {
+    /// Whether a server has missing commands that must be repeated, and is not known to answer.
+    pub(super) fn needs_check(&self, place: usize) -> bool {
         self.servers[place].lacks.is_some() && !self.servers[place].is_up
     }
 
-    /// Whether a server lacks something that must come again.
-    pub(super) fn lacks(&self, place: usize) -> bool {
+    /// Whether a server has missing commands that must be repeated.
+    pub(super) fn is_incomplete(&self, place: usize) -> bool {
         self.servers[place].lacks.is_some()
     }
 
-    /// The next commands for a server, at most `most`, as they are sent.
+    /// Takes the next commands for a server, at most `most`, as they are sent.
     pub(super) fn take(&mut self, place: usize, most: usize) -> Vec<u8> {
         let queue = &mut self.servers[place];
         let mut text = Vec::new();
         for command in queue.waiting.drain(..most.min(queue.waiting.len())) {
             match &command.what {
-                What::Delete(key) => {
+                CommandKind::Delete(key) => {
                     queue.keys.remove(key);
                     text.extend_from_slice(b"delete ");
                     text.extend_from_slice(key);
                     text.extend_from_slice(b"\r\n");
                 }
-                What::Flush => text.extend_from_slice(b"flush_all\r\n"),
+                CommandKind::Flush => text.extend_from_slice(b"flush_all\r\n"),
             }
             queue.sent.push_back(command);
         }
         text
     }
 
-    /// Commands without a reply.
+    /// The number of commands without a reply.
     pub(super) fn sent(&self, place: usize) -> usize {
         self.servers[place].sent.len()
     }
 
-    /// Commands that a server must still be told, or has not answered.
+    /// The number of commands that are waiting or without a reply.
     pub(super) fn backlog(&self, place: usize) -> usize {
         self.servers[place].waiting.len() + self.sent(place)
     }
 
-    /// A line of a server's, in reply to the first command that has none; without the line's end.
-    pub(super) fn answered(&mut self, place: usize, line: &[u8]) -> Answer {
+    /// Handles a line from a server, the reply to the first command without one; the line has no line end.
+    pub(super) fn answered(&mut self, place: usize, line: &[u8]) -> ServerReply {
         let reply = || line.escape_ascii().to_string();
         let queue = &mut self.servers[place];
-        let Some(command) = queue.sent.front() else { return Answer::Failed { reply: reply() } };
+        let Some(command) = queue.sent.front() else { return ServerReply::Failed { reply: reply() } };
         let answer = match (&command.what, line) {
-            (What::Delete(_), b"DELETED") => Answer::Deleted { was_there: true },
-            (What::Delete(_), b"NOT_FOUND") => Answer::Deleted { was_there: false },
-            (What::Flush, b"OK") => Answer::Flushed,
-            // As memcached does with `-F`. Whatever else it says, it may not be a memcached at this moment.
-            (What::Flush, line) if line.starts_with(b"CLIENT_ERROR") => {
-                Answer::FlushRefused { reply: reply() }
+            (CommandKind::Delete(_), b"DELETED") => ServerReply::Deleted { was_there: true },
+            (CommandKind::Delete(_), b"NOT_FOUND") => ServerReply::Deleted { was_there: false },
+            (CommandKind::Flush, b"OK") => ServerReply::Flushed,
+            // memcached replies so with `-F`. Any other reply may come from a server that is not a memcached
+            // at this moment.
+            (CommandKind::Flush, line) if line.starts_with(b"CLIENT_ERROR") => {
+                ServerReply::FlushRefused { reply: reply() }
             }
-            _ => return Answer::Failed { reply: reply() },
+            _ => return ServerReply::Failed { reply: reply() },
         };
         if let Some(command) = queue.sent.pop_front() {
             queue.bytes -= command.bytes();
@@ -229,32 +235,32 @@ impl Queues {
         answer
     }
 
-    /// What was sent has no reply: it is sent again, first.
+    /// Notes that sent commands have no reply: they are sent again, first.
     pub(super) fn failed(&mut self, place: usize) {
         let queue = &mut self.servers[place];
         while let Some(command) = queue.sent.pop_back() {
-            // A key that changed again since waits further back: now it is this one that counts.
-            if let What::Delete(key) = &command.what {
+            // A key that has changed again is queued further back; this earlier delete replaces it.
+            if let CommandKind::Delete(key) = &command.what {
                 queue.keys.insert(Arc::clone(key));
             }
             queue.waiting.push_front(command);
         }
     }
 
-    /// Whether no server must be told anything.
+    /// Whether no server has commands left.
     pub(super) fn is_done(&self) -> bool {
         self.obeyed() == self.given
     }
 
-    /// How many orders are obeyed, of those that were given first.
+    /// The number of orders, from the first on, that are done.
     pub(super) fn obeyed(&self) -> u64 {
-        let oldest = self.servers.iter().filter_map(Queue::oldest).min();
+        let oldest = self.servers.iter().filter_map(ServerQueue::oldest).min();
         oldest.map_or(self.given, |oldest| oldest.saturating_sub(1))
     }
 }
 
-impl Queue {
-    /// Memory that it takes.
+impl ServerQueue {
+    /// Appends a command; returns the memory that it takes.
     fn push(&mut self, command: Command) -> usize {
         let bytes = command.bytes();
         self.bytes += bytes;
@@ -262,19 +268,19 @@ impl Queue {
         bytes
     }
 
-    /// Forgets what waits. Memory that is free.
+    /// Drops waiting commands; returns the freed memory.
     fn clear(&mut self) -> usize {
         let bytes = self.waiting.drain(..).map(|command| command.bytes()).sum();
-        // Its memory, too.
+        // The capacity is freed too.
         (self.waiting, self.keys) = (VecDeque::new(), HashSet::new());
         self.bytes -= bytes;
         bytes
     }
 
-    /// The first order that is not obeyed.
+    /// The first order that is not done.
     fn oldest(&self) -> Option<u64> {
         let first = |list: &VecDeque<Command>| list.front().map(|command| command.order);
-        // An order of a command that is sent again may be below that of the first.
+        // A command that is sent again may belong to an earlier order than the first command.
         [first(&self.sent), first(&self.waiting), self.lacks].into_iter().flatten().min()
     }
 }
@@ -304,9 +310,9 @@ mod tests {
         }
         assert_eq!((queues.given(), queues.obeyed()), (3, 0));
         assert_eq!(taken(&mut queues, 0), "delete a\r\ndelete c\r\n");
-        assert_eq!(queues.answered(0, b"DELETED"), Answer::Deleted { was_there: true });
+        assert_eq!(queues.answered(0, b"DELETED"), ServerReply::Deleted { was_there: true });
         assert_eq!(queues.obeyed(), 1);
-        assert_eq!(queues.answered(0, b"NOT_FOUND"), Answer::Deleted { was_there: false });
+        assert_eq!(queues.answered(0, b"NOT_FOUND"), ServerReply::Deleted { was_there: false });
         assert_eq!(queues.obeyed(), 1, "the other server");
         assert_eq!(taken(&mut queues, 1), "delete b\r\n");
         queues.answered(1, b"DELETED");
@@ -324,7 +330,7 @@ mod tests {
         queues.begin();
         delete(&mut queues, 0, "b");
         delete(&mut queues, 0, "b");
-        let failed = Answer::Failed { reply: "SERVER_ERROR proxy".to_owned() };
+        let failed = ServerReply::Failed { reply: "SERVER_ERROR proxy".to_owned() };
         assert_eq!(queues.answered(0, b"SERVER_ERROR proxy"), failed);
         queues.failed(0);
         assert_eq!(queues.obeyed(), 0);
@@ -333,7 +339,7 @@ mod tests {
         assert_eq!(queues.obeyed(), 1);
         queues.answered(0, b"NOT_FOUND");
         assert_eq!((queues.obeyed(), queues.bytes), (2, 0));
-        assert_eq!(queues.answered(0, b"DELETED"), Answer::Failed { reply: "DELETED".to_owned() });
+        assert_eq!(queues.answered(0, b"DELETED"), ServerReply::Failed { reply: "DELETED".to_owned() });
     }
 
     #[test]
@@ -352,10 +358,10 @@ mod tests {
         assert_eq!(taken(&mut queues, 0), "delete a\r\nflush_all\r\ndelete b\r\n");
         queues.answered(0, b"NOT_FOUND");
         assert_eq!(queues.obeyed(), 1, "the flush stands for b");
-        let refused = Answer::FlushRefused { reply: "CLIENT_ERROR flush_all not allowed".to_owned() };
+        let refused = ServerReply::FlushRefused { reply: "CLIENT_ERROR flush_all not allowed".to_owned() };
         assert_eq!(queues.answered(0, b"CLIENT_ERROR flush_all not allowed"), refused);
         assert_eq!(taken(&mut queues, 1), "flush_all\r\n");
-        assert_eq!(queues.answered(1, b"OK"), Answer::Flushed);
+        assert_eq!(queues.answered(1, b"OK"), ServerReply::Flushed);
         assert_eq!(queues.obeyed(), 3);
     }
 
@@ -379,7 +385,7 @@ mod tests {
                 Overflow::Gap(OnGap::Flush) => ("flush_all\r\n", 0),
                 Overflow::Gap(OnGap::Warn) => ("", 2),
             };
-            assert_eq!((queues.obeyed(), queues.lacks(0)), (obeyed, overflow == Overflow::Again));
+            assert_eq!((queues.obeyed(), queues.is_incomplete(0)), (obeyed, overflow == Overflow::Again));
             assert_eq!(taken(&mut queues, 0), rest);
             if !rest.is_empty() {
                 queues.answered(0, b"OK");
@@ -388,7 +394,7 @@ mod tests {
             queues.begin();
             delete(&mut queues, 0, "f");
             assert_eq!(queues.backlog(0), usize::from(overflow != Overflow::Again));
-            queues.comes_again();
+            queues.note_repetition();
             queues.begin();
             delete(&mut queues, 0, "a");
             taken(&mut queues, 0);
@@ -441,9 +447,9 @@ mod tests {
                         queues.failed(place);
                         sent[place].clear();
                     }
-                    _ if (0..2).any(|place| queues.lacks(place)) => {
+                    _ if (0..2).any(|place| queues.is_incomplete(place)) => {
                         // The log sends all again that was not acknowledged, as new orders.
-                        queues.comes_again();
+                        queues.note_repetition();
                         for order in acknowledged as usize + 1..open.len() {
                             let again = std::mem::take(&mut open[order]);
                             if again.is_empty() {

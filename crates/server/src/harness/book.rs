@@ -1,12 +1,12 @@
-//! What clients know of values: which were sent for a key, and which must not be seen any more.
+//! The clients' knowledge of values: which values were sent for a key, and which must not be seen any more.
 //!
-//! A value is one or more pieces, each of one storing command: `<key>#<serial>#<bytes>#` and filling that looks like
-//! commands. Time is a count of events. A piece is dead for a command that was sent after the proof that a later command
-//! has replaced or removed it.
+//! A value is one or more pieces, each from one storing command: `<key>#<serial>#<bytes>#`, and filling that
+//! looks like commands. Time is a count of events. A piece is dead for commands that were sent after the
+//! proof that a later command has replaced or removed it.
 
 use std::collections::BTreeMap;
 
-/// Keys, and how they are sent as base64. From [`UNWRITTEN`] on they are only read.
+/// The keys, and their base64 forms. Those from [`UNWRITTEN`] on are only read.
 pub(super) const KEYS: [(&str, &str); 8] = [
     ("p0", "cDA="),
     ("p1", "cDE="),
@@ -21,7 +21,7 @@ pub(super) const KEYS: [(&str, &str); 8] = [
 /// The first key that is never written: lines may have any number of these.
 pub(super) const UNWRITTEN: usize = 5;
 
-/// Keys under the rule.
+/// The keys under the rule.
 pub(super) const RULED: [usize; 2] = [2, 3];
 
 /// Whether a key is under the rule.
@@ -29,35 +29,35 @@ pub(super) fn is_ruled(key: usize) -> bool {
     RULED.contains(&key)
 }
 
-/// See the module's text.
+/// Values that were sent, and counts of commands.
 #[derive(Debug)]
 pub(super) struct Book {
-    /// The server makes room; otherwise any write may find none.
+    /// Whether the server evicts; otherwise any write may find no memory.
     pub(super) evictions: bool,
-    /// Commands sent whole.
+    /// Commands that were sent completely.
     pub(super) commands: u64,
     /// Deletes sent.
     pub(super) deletes: u64,
-    /// Connections that the server says it has closed because their clients did not read.
+    /// Connections that the server has counted as closed because their clients did not read.
     pub(super) closed: u64,
-    /// Those that were seen to end so.
+    /// Connections that were seen to end in this way.
     cut: u64,
-    /// Quiet packets that have no reply, as a later one has shown.
+    /// Quiet packets without a reply, as a later reply has proved.
     pub(super) silent: u64,
-    /// Connections that ended behind a packet that ends them.
+    /// Connections that ended after a packet that ends them.
     pub(super) ended: u64,
     now: u64,
-    pieces: BTreeMap<u64, Piece>,
-    /// The pieces of the value that had this CAS.
+    pieces: BTreeMap<u64, SentValue>,
+    /// The pieces of the value with this CAS.
     by_cas: BTreeMap<(usize, u64), Vec<u64>>,
 }
 
 #[derive(Debug)]
-struct Piece {
+struct SentValue {
     key: usize,
-    /// When its writer knew that it was executed.
+    /// When its writer knew that the command was executed.
     known: Option<u64>,
-    /// Commands sent from then on do not see it.
+    /// Commands that are sent from then on must not see the piece.
     dead: Option<u64>,
 }
 
@@ -77,22 +77,22 @@ impl Book {
         }
     }
 
-    /// A connection has ended in the middle: whether the server has said so.
+    /// Notes that a connection has ended in the middle. False: the server has not counted it.
     pub(super) fn may_be_cut(&mut self) -> bool {
         self.cut += 1;
         self.cut <= self.closed
     }
 
-    /// The next moment.
+    /// Advances the time by one event.
     pub(super) fn tick(&mut self) -> u64 {
         self.now += 1;
         self.now
     }
 
-    /// A new piece of `bytes` at least; its serial.
+    /// Makes a piece of at least `bytes` and returns its serial.
     pub(super) fn write(&mut self, key: usize, bytes: usize, out: &mut Vec<u8>) -> u64 {
         let serial = self.pieces.len() as u64 + 1;
-        self.pieces.insert(serial, Piece { key, known: None, dead: None });
+        self.pieces.insert(serial, SentValue { key, known: None, dead: None });
         let name = KEYS[key].0;
         let head = (0..6)
             .map(|more| format!("{name}#{serial}#{}#", bytes.max(name.len() + 8 + more)))
@@ -107,25 +107,25 @@ impl Book {
         serial
     }
 
-    /// A store was executed, as its writer knows now.
+    /// Notes that a store was executed, as its writer knows now.
     pub(super) fn executed(&mut self, serial: u64) {
         let now = self.tick();
         self.pieces.get_mut(&serial).expect("it was written").known = Some(now);
     }
 
-    /// A store was refused, or not executed: its value must not be seen.
+    /// Notes that a store was refused, or not executed: its value must not be seen.
     pub(super) fn refused(&mut self, serial: u64) {
         self.pieces.get_mut(&serial).expect("it was written").dead = Some(0);
     }
 
-    /// A value was stored under this CAS, 0: under none.
+    /// Notes the CAS of a stored value; 0: it has none.
     pub(super) fn stored_as(&mut self, key: usize, cas: u64, serial: u64) {
         if cas != 0 {
             self.has_cas(key, cas, &[serial]);
         }
     }
 
-    /// The newest CAS of a key that a client has seen.
+    /// The latest CAS of a key that a client has seen.
     pub(super) fn last_cas(&self, key: usize) -> u64 {
         self.by_cas.range((key, 0)..=(key, u64::MAX)).next_back().map_or(0, |((_, cas), _)| *cas)
     }
@@ -135,8 +135,8 @@ impl Book {
         assert_eq!(*known, serials, "two values of {} with the CAS {cas}", KEYS[key].0);
     }
 
-    /// A command that begins to be sent at `begun` has replaced or removed what was there, as is known now.
-    pub(super) fn gone(&mut self, key: usize, begun: u64) {
+    /// Notes that a command whose first byte was sent at `begun` has replaced or removed the value.
+    pub(super) fn note_removed(&mut self, key: usize, begun: u64) {
         let now = self.tick();
         for piece in self.pieces.values_mut().filter(|piece| piece.key == key) {
             if piece.known.is_some_and(|known| known < begun) {
@@ -145,14 +145,15 @@ impl Book {
         }
     }
 
-    /// As [`Book::seen`], with the value's CAS.
+    /// The same as [`Book::seen`], with the value's CAS.
     pub(super) fn seen_as(&mut self, key: usize, cas: u64, value: &[u8], sent: u64) {
         assert_ne!(cas, 0, "a value without CAS");
         let serials = self.seen(key, value, sent);
         self.has_cas(key, cas, &serials);
     }
 
-    /// A command sent at `sent` was answered with this value. Returns the serials of its pieces.
+    /// Checks a value in the reply to a command that was sent at `sent`, and returns the serials of its
+    /// pieces.
     pub(super) fn seen(&self, key: usize, mut value: &[u8], sent: u64) -> Vec<u64> {
         let mut serials = Vec::new();
         while !value.is_empty() {
@@ -181,12 +182,12 @@ impl Book {
     }
 }
 
-/// The number of bytes in a piece's head.
+/// The number of bytes that a piece's head states.
 fn number_in(head: &str) -> usize {
     head.rsplit('#').nth(1).and_then(|text| text.parse().ok()).expect("it was written above")
 }
 
-/// The last command is the `flush` of a packet.
+/// The last of these commands is the `flush` of a packet.
 const FILLING: &[u8] =
     b"\r\nflush_all\r\ndelete p0\r\nget p1\r\nset p1 0 0 1\r\nx\r\nEND\r\nSTORED\r\nMN\r\n\
     \x80\x08\0\0\0\0\0\0\0\0\0\0flsh\0\0\0\0\0\0\0\0";

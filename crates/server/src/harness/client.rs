@@ -1,8 +1,9 @@
-//! One client: what it sends, and the replies that each command may have.
+//! One client: the commands that it sends, and the replies that each may have.
 //!
-//! Replies are matched one to one and in order. A command that asks for silence has none. A quiet `ms`, which may have one, is
-//! followed by `mn`, so that it is known whose a line is; a quiet `mg` has its opaque for that. A client speaks one protocol:
-//! what it sends as packets is in [`packets`], their replies in [`answers`].
+//! Replies are matched to commands one to one and in order. A command that asks for silence has no reply. A
+//! quiet `ms`, which may have a reply, is followed by `mn`, so that each line can be assigned; a quiet `mg`
+//! has its opaque for that. A client speaks one protocol: [`packets`] has the packets, [`answers`] their
+//! replies.
 
 mod answers;
 mod packets;
@@ -16,42 +17,43 @@ use cattlegrid_protocol::{MetaStatus, ParsedResponse, Response, opcode, parse_re
 
 use super::book::{Book, KEYS, UNWRITTEN, is_ruled};
 use super::{Choices, ITEM_MAX, caps};
-use answers::{Own, PendingPacket};
+use answers::{OwnKeyState, PendingPacket};
 use packets::key_of_many;
 
-/// See the module's text.
+/// A client, its connection, and the commands without replies.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is true or not whatever the others are")]
 pub(super) struct Client {
     stream: UnixStream,
-    /// No other client of the server has it.
+    /// The client's number, unique on the server.
     number: u64,
-    /// It speaks the binary protocol.
+    /// Whether it speaks the binary protocol.
     binary: bool,
-    /// It reads with all others; otherwise only when it is its turn.
+    /// Whether it reads whenever it can; otherwise only in its turn.
     eager: bool,
-    /// Bytes that are not sent yet, of the commands of `asked` that are not sent whole.
+    /// Bytes not sent yet, of commands in `asked`.
     unsent: VecDeque<u8>,
-    /// Commands without their replies yet.
+    /// Commands without their replies.
     asked: VecDeque<PendingCommand>,
     received: Vec<u8>,
     half_closed: bool,
-    /// The server has said that it closes, or the client has sent what makes it close.
+    /// Whether the server has said that it closes, or the client has sent a command that closes the
+    /// connection.
     closing: bool,
     over: bool,
     opaques: u64,
-    /// Packets so far.
+    /// The number of packets so far.
     packets: u32,
-    /// What its own key has.
-    own: Own,
+    /// The state of the client's own key.
+    own: OwnKeyState,
 }
 
 #[derive(Debug)]
 struct PendingCommand {
-    what: What,
-    /// Length of the command.
+    what: ExpectedReply,
+    /// Length of the command, in bytes.
     bytes: usize,
-    /// Bytes that are not sent yet.
+    /// The number of its bytes that are not sent yet.
     unsent: usize,
     /// When its first byte was sent.
     begun: u64,
@@ -59,10 +61,10 @@ struct PendingCommand {
     sent: u64,
 }
 
-/// A command, as far as its replies are concerned.
+/// A command and the replies that it may have.
 #[derive(Debug)]
-enum What {
-    /// `get gets gat gats`: keys of which the values may still come.
+enum ExpectedReply {
+    /// `get gets gat gats`: keys whose values may still follow.
     Get(VecDeque<usize>),
     /// `mg`, whose reply has the opaque.
     MetaGet {
@@ -92,9 +94,9 @@ enum What {
         key: usize,
         noreply: bool,
     },
-    /// One line: one of these, or with a digit first where a number may come.
+    /// A command with one of these lines as its reply. A line that begins with a digit stands for any number.
     Line(&'static [&'static str]),
-    /// Nothing is said.
+    /// A command without a reply.
     Silent,
     Noop,
     Packet(PendingPacket),
@@ -106,7 +108,7 @@ const PARTIAL_LEAST: usize = 16;
 const NO_MEMORY: &str = "SERVER_ERROR out of memory storing object";
 const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
 const NO_MEMORY_READING: &str = "SERVER_ERROR out of memory reading request";
-/// Stands for any number.
+/// A placeholder for any number.
 const NUMBER: &str = "0";
 
 impl Client {
@@ -124,33 +126,33 @@ impl Client {
             over: false,
             opaques: 0,
             packets: 0,
-            own: Own::default(),
+            own: OwnKeyState::default(),
         }
     }
 
-    /// Whether it reads as soon as it can.
+    /// Whether the client reads whenever it can.
     pub(super) fn is_eager(&self) -> bool {
         self.eager
     }
 
-    /// The connection is closed, in order.
+    /// Whether the connection is closed in an orderly way.
     pub(super) fn is_over(&self) -> bool {
         self.over
     }
 
-    /// All that was sent has its replies.
+    /// Whether all commands that were sent have their replies.
     pub(super) fn is_answered(&self) -> bool {
         self.asked.iter().all(PendingCommand::may_have_no_reply)
             && self.unsent.is_empty()
             && !self.half_closed
     }
 
-    /// Whether it sends more commands.
+    /// Whether the client sends more commands.
     pub(super) fn may_ask(&self) -> bool {
         !self.over && !self.half_closed && !self.closing && self.asked.len() <= 40
     }
 
-    /// Decides on a command; sends nothing yet.
+    /// Chooses a command, without sending it.
     pub(super) fn command(&mut self, choices: &mut Choices<'_>, book: &mut Book) {
         if !self.may_ask() {
             return;
@@ -171,17 +173,17 @@ impl Client {
             13 => self.count(choices),
             14 => self.fill(choices),
             _ => match choices.below(4) {
-                0 => self.ask(b"mn\r\n", What::Noop),
-                1 => self.ask(b"version\r\n", What::Line(&["VERSION 1.6.45"])),
-                2 => self.ask(b"bogus\r\n", What::Line(&["ERROR"])),
-                _ => self.ask(b"touch p0 100\r\n", What::Line(&["TOUCHED", "NOT_FOUND"])),
+                0 => self.ask(b"mn\r\n", ExpectedReply::Noop),
+                1 => self.ask(b"version\r\n", ExpectedReply::Line(&["VERSION 1.6.45"])),
+                2 => self.ask(b"bogus\r\n", ExpectedReply::Line(&["ERROR"])),
+                _ => self.ask(b"touch p0 100\r\n", ExpectedReply::Line(&["TOUCHED", "NOT_FOUND"])),
             },
         }
     }
 
     fn get(&mut self, choices: &mut Choices<'_>) {
         let verb = choices.one_of(&["get", "gets", "gat 100", "gats  100"]);
-        // Short, longer than an upload's least, longer than the receive buffer.
+        // The counts are short, longer than the least upload, and longer than the receive buffer.
         let count = choices.one_of(&[1, 1, 2, 5, 3_000, 7_000, 9_000]);
         let (first, step) = (choices.below(8) as usize, choices.one_of(&[0, 1, 3]));
         let keys: Vec<usize> = (0..count).map(|n| key_of_many(first + n * step, n)).collect();
@@ -196,7 +198,7 @@ impl Client {
         let words = line.split(|b| *b == b' ').filter(|word| !word.is_empty()).count();
         let keys = keys[..words - 1 - usize::from(verb.starts_with("gat"))].to_vec();
         line.extend_from_slice(b"\r\n");
-        self.ask(&line, What::Get(keys.into()));
+        self.ask(&line, ExpectedReply::Get(keys.into()));
     }
 
     fn meta_get(&mut self, choices: &mut Choices<'_>) {
@@ -204,7 +206,7 @@ impl Client {
         let quiet = choices.below(3) == 0;
         self.meta_get_of(key, quiet, choices);
         if quiet {
-            self.ask(b"mn\r\n", What::Noop);
+            self.ask(b"mn\r\n", ExpectedReply::Noop);
         }
     }
 
@@ -213,10 +215,10 @@ impl Client {
         let opaque = self.opaque();
         let q = if quiet { " q" } else { "" };
         let line = format!("mg{}{word} v k {opaque}{q}{base64}\r\n", blank(choices, true));
-        self.ask(line.as_bytes(), What::MetaGet { key, opaque, quiet });
+        self.ask(line.as_bytes(), ExpectedReply::MetaGet { key, opaque, quiet });
     }
 
-    /// Quiet gets from this key on.
+    /// Chooses a run of quiet gets from this key on.
     pub(super) fn run_of_gets(&mut self, first: usize, choices: &mut Choices<'_>, book: &mut Book) {
         if self.binary {
             self.run_of_packets(first, choices, book);
@@ -225,7 +227,7 @@ impl Client {
         }
     }
 
-    /// Quiet `mg`, and what ends them, if anything does for now.
+    /// Chooses a run of quiet `mg`, and a command that ends it, or none for now.
     fn run_of_meta_gets(&mut self, first: usize, choices: &mut Choices<'_>) {
         let count = choices.one_of(&[2, 2, 3, 5, 8, 12, 70]);
         let step = choices.one_of(&[0, 1, 1, 3]);
@@ -233,10 +235,10 @@ impl Client {
             self.meta_get_of(key_of_many(first + n * step, n), true, choices);
         }
         match choices.below(8) {
-            0..=3 => self.ask(b"mn\r\n", What::Noop),
+            0..=3 => self.ask(b"mn\r\n", ExpectedReply::Noop),
             4 => self.meta_get_of(first, false, choices),
             5 => self.get_one(first),
-            6 => self.ask(b"version\r\n", What::Line(&["VERSION 1.6.45"])),
+            6 => self.ask(b"version\r\n", ExpectedReply::Line(&["VERSION 1.6.45"])),
             _ => {}
         }
     }
@@ -259,10 +261,10 @@ impl Client {
         if noreply {
             line.push_str(" noreply");
         }
-        self.ask_with(&line, &value, What::Store { verb, key, serial, noreply, too_large });
+        self.ask_with(&line, &value, ExpectedReply::Store { verb, key, serial, noreply, too_large });
     }
 
-    /// A small value, which a refusal of the next one must remove.
+    /// Stores a small value, which a refusal of the next one must remove.
     pub(super) fn set_small(&mut self, key: usize, book: &mut Book) {
         if self.binary {
             return self.set_small_packet(key, book);
@@ -270,16 +272,16 @@ impl Client {
         let mut value = Vec::new();
         let serial = book.write(key, 0, &mut value);
         let line = format!("set {} 0 0 {}", KEYS[key].0, value.len());
-        let what = What::Store { verb: "set", key, serial, noreply: false, too_large: false };
+        let what = ExpectedReply::Store { verb: "set", key, serial, noreply: false, too_large: false };
         self.ask_with(&line, &value, what);
     }
 
-    /// One key.
+    /// Gets one key.
     pub(super) fn get_one(&mut self, key: usize) {
         if self.binary {
             return self.get_packet(opcode::GETK, key);
         }
-        self.ask(format!("get {}\r\n", KEYS[key].0).as_bytes(), What::Get([key].into()));
+        self.ask(format!("get {}\r\n", KEYS[key].0).as_bytes(), ExpectedReply::Get([key].into()));
     }
 
     fn meta_set(&mut self, choices: &mut Choices<'_>, book: &mut Book) {
@@ -287,7 +289,7 @@ impl Client {
         self.meta_set_of(key, choices, book);
     }
 
-    /// `ms`, or the store of a packet, in any form.
+    /// Stores by `ms`, or by a packet, in any form.
     pub(super) fn store_any(&mut self, key: usize, choices: &mut Choices<'_>, book: &mut Book) {
         if self.binary {
             self.store_packet(key, choices, book);
@@ -304,20 +306,24 @@ impl Client {
         let opaque = self.opaque();
         let q = if quiet { " q" } else { "" };
         let line = format!("ms{}{word} {} {opaque} {mode}{q}{base64}", blank(choices, true), value.len());
-        self.ask_with(line.trim_end(), &value, What::MetaSet { mode, key, serial, opaque, quiet, too_large });
+        self.ask_with(
+            line.trim_end(),
+            &value,
+            ExpectedReply::MetaSet { mode, key, serial, opaque, quiet, too_large },
+        );
         if quiet {
-            self.ask(b"mn\r\n", What::Noop);
+            self.ask(b"mn\r\n", ExpectedReply::Noop);
         }
     }
 
-    /// Deletes a key and asks for it, so that it has the lease of one under the rule.
+    /// Deletes a key and gets it, so that the client has the lease of a key under the rule.
     pub(super) fn miss(&mut self, key: usize, book: &mut Book) {
         book.deletes += 1;
         if self.binary {
             self.delete_quietly(key);
         } else {
             let line = format!("delete {} noreply\r\n", KEYS[key].0);
-            self.ask(line.as_bytes(), What::Delete { key, noreply: true });
+            self.ask(line.as_bytes(), ExpectedReply::Delete { key, noreply: true });
         }
         self.get_one(key);
     }
@@ -326,25 +332,28 @@ impl Client {
         let (key, word, base64) = key(choices);
         book.deletes += 1;
         if !base64.is_empty() || choices.below(2) == 0 {
-            self.ask(format!("md {word}{base64}\r\n").as_bytes(), What::Delete { key, noreply: false });
+            self.ask(
+                format!("md {word}{base64}\r\n").as_bytes(),
+                ExpectedReply::Delete { key, noreply: false },
+            );
         } else {
             let noreply = choices.below(2) == 0;
             let silent = if noreply { " noreply" } else { "" };
-            self.ask(format!("delete {word}{silent}\r\n").as_bytes(), What::Delete { key, noreply });
+            self.ask(format!("delete {word}{silent}\r\n").as_bytes(), ExpectedReply::Delete { key, noreply });
         }
     }
 
-    /// Numbers, whose key is none of the others.
+    /// Counts, on a key of its own.
     fn count(&mut self, choices: &mut Choices<'_>) {
         let by = choices.one_of(&["1", "1000000000000", "9000000000000000000"]);
         match choices.below(4) {
-            0 => self.ask(b"set n 0 0 1 noreply\r\n1\r\n", What::Silent),
-            1 => self.ask(format!("incr n {by} noreply\r\n").as_bytes(), What::Silent),
-            2 => self.ask(b"decr n 1\r\n", What::Line(&["NOT_FOUND", NUMBER])),
+            0 => self.ask(b"set n 0 0 1 noreply\r\n1\r\n", ExpectedReply::Silent),
+            1 => self.ask(format!("incr n {by} noreply\r\n").as_bytes(), ExpectedReply::Silent),
+            2 => self.ask(b"decr n 1\r\n", ExpectedReply::Line(&["NOT_FOUND", NUMBER])),
             _ => {
                 self.ask(
                     format!("incr n {by}\r\n").as_bytes(),
-                    What::Line(&["NOT_FOUND", NUMBER, NO_MEMORY]),
+                    ExpectedReply::Line(&["NOT_FOUND", NUMBER, NO_MEMORY]),
                 );
             }
         }
@@ -354,22 +363,22 @@ impl Client {
     fn fill(&mut self, choices: &mut Choices<'_>) {
         let (number, len) = (choices.below(256), choices.one_of(&[100, 3_000, 30_000, 60_000]));
         let line = format!("set f{number} 0 0 {len} noreply");
-        self.ask_with(&line, &vec![b'f'; len], What::Silent);
+        self.ask_with(&line, &vec![b'f'; len], ExpectedReply::Silent);
     }
 
     /// Sends this many bytes of values that stay.
     pub(super) fn fill_up(&mut self, bytes: usize) {
         let mut left = bytes;
         while left > 0 {
-            // The small ones take what is left between the large ones.
+            // Small values use the room that is left between the large ones.
             let len = [300, 3_000, 30_000].into_iter().rfind(|len| left > 10 * len).unwrap_or(300).min(left);
             let line = format!("set q{left} 0 0 {len} noreply");
-            self.ask_with(&line, &vec![b'q'; len], What::Silent);
+            self.ask_with(&line, &vec![b'q'; len], ExpectedReply::Silent);
             left -= len;
         }
     }
 
-    /// All that it has decided on is sent.
+    /// Whether all chosen commands are sent.
     pub(super) fn has_sent_all(&self) -> bool {
         self.unsent.is_empty()
     }
@@ -379,7 +388,7 @@ impl Client {
         format!("O{}", self.opaques)
     }
 
-    fn ask_with(&mut self, line: &str, value: &[u8], what: What) {
+    fn ask_with(&mut self, line: &str, value: &[u8], what: ExpectedReply) {
         let mut bytes = line.as_bytes().to_vec();
         bytes.extend_from_slice(b"\r\n");
         bytes.extend_from_slice(value);
@@ -387,7 +396,7 @@ impl Client {
         self.ask(&bytes, what);
     }
 
-    fn ask(&mut self, bytes: &[u8], what: What) {
+    fn ask(&mut self, bytes: &[u8], what: ExpectedReply) {
         self.unsent.extend(bytes);
         self.asked.push_back(PendingCommand {
             what,
@@ -398,7 +407,7 @@ impl Client {
         });
     }
 
-    /// Sends up to `most` bytes, as far as the socket takes them.
+    /// Sends at most `most` bytes, as far as the socket takes them.
     pub(super) fn flush(&mut self, most: usize, book: &mut Book) {
         let mut left = most.min(self.unsent.len());
         while left > 0 && !self.over {
@@ -408,7 +417,7 @@ impl Client {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) => {
                     assert_eq!(error.kind(), ErrorKind::BrokenPipe);
-                    // What was said before is still to be read, and says why.
+                    // Earlier replies are still to be read, and tell why.
                     self.unsent.clear();
                     return;
                 }
@@ -435,7 +444,7 @@ impl Client {
         }
     }
 
-    /// Sends no more, if nothing is half sent.
+    /// Closes the sending direction, unless a command is partly sent.
     pub(super) fn half_close(&mut self) {
         if self.unsent.is_empty() && !self.half_closed {
             self.half_closed = true;
@@ -444,7 +453,7 @@ impl Client {
         }
     }
 
-    /// Reads all that there is, and matches it with what was asked.
+    /// Reads all available bytes, and matches them with the commands.
     pub(super) fn read(&mut self, book: &mut Book) {
         if self.over {
             return;
@@ -483,12 +492,12 @@ impl Client {
         }
     }
 
-    /// Something that was sent whole has a reply to come.
+    /// Whether a command that was sent completely waits for its reply.
     fn waits_for_replies(&self) -> bool {
         self.asked.iter().any(|asked| asked.unsent == 0 && !asked.may_have_no_reply())
     }
 
-    /// Asks for a reply that proves all commands before it to be executed.
+    /// Sends a command whose reply proves that all commands before it are executed.
     pub(super) fn ask_for_proof(&mut self) {
         if self.over || self.half_closed || self.closing {
             return;
@@ -496,11 +505,11 @@ impl Client {
         if self.binary {
             self.prove();
         } else {
-            self.ask(b"mn\r\n", What::Noop);
+            self.ask(b"mn\r\n", ExpectedReply::Noop);
         }
     }
 
-    /// Matches the next reply; the bytes it has. None: it is not there whole.
+    /// Matches the next reply, and returns its length; None: it is incomplete.
     fn match_next(&mut self, at: usize, book: &mut Book) -> Option<usize> {
         let reply = &self.received[at..];
         let (response, bytes) = match parse_response(reply) {
@@ -514,16 +523,17 @@ impl Client {
             let asked =
                 self.asked.front_mut().unwrap_or_else(|| panic!("no request is open: {}", show(reply)));
             match asked.matches(&line, response, book) {
-                Match::Whole => {}
-                Match::Begins => return Some(bytes),
-                Match::None => {
-                    // It has no reply, and what comes is a later one's: it was executed.
+                ReplyMatch::Whole => {}
+                ReplyMatch::Begins => return Some(bytes),
+                ReplyMatch::None => {
+                    // The command has no reply, and this reply belongs to a later one: so the command was
+                    // executed.
                     let asked = self.asked.pop_front().expect("it is the front");
                     assert_eq!(asked.unsent, 0, "{line} before all of {asked:?}");
                     asked.executed("", book);
                     continue;
                 }
-                Match::Last => {
+                ReplyMatch::Last => {
                     self.closing = true;
                     self.asked.clear();
                     self.unsent.clear();
@@ -531,7 +541,8 @@ impl Client {
                 }
             }
             let asked = self.asked.front_mut().expect("it is the front");
-            let asked = PendingCommand { what: std::mem::replace(&mut asked.what, What::Silent), ..*asked };
+            let asked =
+                PendingCommand { what: std::mem::replace(&mut asked.what, ExpectedReply::Silent), ..*asked };
             asked.executed(&line, book);
             if asked.unsent == 0 {
                 self.asked.pop_front();
@@ -542,41 +553,42 @@ impl Client {
 }
 
 /// How a reply fits a command.
-enum Match {
-    /// It is the command's, and its last.
+enum ReplyMatch {
+    /// The reply is the command's last.
     Whole,
-    /// It is the command's, and more will come.
+    /// The reply is the command's, and more will follow.
     Begins,
     /// The command has no reply.
     None,
-    /// As [`Match::Whole`], and the connection ends.
+    /// The same as [`ReplyMatch::Whole`], and the connection ends.
     Last,
 }
 
 impl PendingCommand {
-    /// It has none, or it is quiet.
+    /// Whether the command has no reply, or is quiet.
     fn may_have_no_reply(&self) -> bool {
         match &self.what {
-            What::Silent
-            | What::Store { noreply: true, .. }
-            | What::Delete { noreply: true, .. }
-            | What::MetaGet { quiet: true, .. } => true,
-            What::Packet(sent) => sent.is_quiet(),
+            ExpectedReply::Silent
+            | ExpectedReply::Store { noreply: true, .. }
+            | ExpectedReply::Delete { noreply: true, .. }
+            | ExpectedReply::MetaGet { quiet: true, .. } => true,
+            ExpectedReply::Packet(sent) => sent.is_quiet(),
             _ => false,
         }
     }
 
-    /// Whether there may be no memory for it. Where the store makes room only what has arrived in part is refused.
+    /// Whether there may be no memory for the command. Where the server evicts, only partly received commands
+    /// are refused.
     fn may_find_no_memory(&self, book: &Book) -> bool {
         self.bytes >= PARTIAL_LEAST || !book.evictions
     }
 
-    fn matches(&mut self, line: &str, response: Response<'_>, book: &Book) -> Match {
+    fn matches(&mut self, line: &str, response: Response<'_>, book: &Book) -> ReplyMatch {
         if line == NO_MEMORY_READING {
-            // A line that had come in part: the connection is closed.
-            return Match::Last;
+            // The line had arrived in part: the connection is closed.
+            return ReplyMatch::Last;
         }
-        if let What::Get(keys) = &mut self.what {
+        if let ExpectedReply::Get(keys) = &mut self.what {
             assert_eq!(self.unsent, 0, "{line} before all of it was sent");
             return value_of(keys, line, response, self.sent, book);
         }
@@ -584,27 +596,29 @@ impl PendingCommand {
             if too_large { line == TOO_LARGE } else { line == NO_MEMORY && self.may_find_no_memory(book) }
         };
         let one_of = |all: &[&str]| all.contains(&line.split(' ').next().unwrap_or_default());
-        // A refusal comes as soon as the line is there, everything else when all is.
+        // A refusal is sent as soon as the line has arrived, any other reply when the whole command has.
         let fits = match &self.what {
-            What::Get(_) | What::Packet(_) => unreachable!("matched elsewhere"),
-            What::MetaGet { key, opaque, quiet } => match response {
+            ExpectedReply::Get(_) | ExpectedReply::Packet(_) => unreachable!("matched elsewhere"),
+            ExpectedReply::MetaGet { key, opaque, quiet } => match response {
                 Response::MetaValue { flags, data }
                     if flags.clone().any(|flag| flag == opaque.as_bytes()) =>
                 {
                     book.seen(*key, data, self.sent);
-                    return Match::Whole;
+                    return ReplyMatch::Whole;
                 }
-                // It missed.
-                _ if *quiet => return Match::None,
+                // The quiet get missed.
+                _ if *quiet => return ReplyMatch::None,
                 Response::Meta { status: MetaStatus::Miss, mut flags } => {
                     flags.any(|flag| flag == opaque.as_bytes())
                 }
                 _ => false,
             },
-            What::Silent | What::Store { noreply: true, .. } | What::Delete { noreply: true, .. } => {
-                return Match::None;
+            ExpectedReply::Silent
+            | ExpectedReply::Store { noreply: true, .. }
+            | ExpectedReply::Delete { noreply: true, .. } => {
+                return ReplyMatch::None;
             }
-            What::Store { too_large, verb, .. } => {
+            ExpectedReply::Store { too_large, verb, .. } => {
                 refused(*too_large)
                     || !too_large
                         && match *verb {
@@ -613,66 +627,72 @@ impl PendingCommand {
                             _ => ["STORED", "NOT_STORED"].contains(&line),
                         }
             }
-            What::MetaSet { too_large, opaque, quiet, .. } => {
+            ExpectedReply::MetaSet { too_large, opaque, quiet, .. } => {
                 if *quiet && line == "MN" {
                     assert!(!too_large, "its refusal is said");
-                    return Match::None;
+                    return ReplyMatch::None;
                 }
                 refused(*too_large)
                     || !too_large
                         && (one_of(&["NS", "EX", "NF"]) || !quiet && one_of(&["HD"]))
                         && line.split(' ').any(|word| word == opaque)
             }
-            What::Delete { .. } => ["DELETED", "NOT_FOUND", "HD", "NF"].contains(&line),
-            What::Line(all) => {
+            ExpectedReply::Delete { .. } => ["DELETED", "NOT_FOUND", "HD", "NF"].contains(&line),
+            ExpectedReply::Line(all) => {
                 all.contains(&line) || all.contains(&NUMBER) && line.bytes().all(|b| b.is_ascii_digit())
             }
-            What::Noop => line == "MN",
+            ExpectedReply::Noop => line == "MN",
         };
         assert!(fits, "{line:?} is no reply to {self:?}");
         assert!(self.unsent == 0 || line == NO_MEMORY || line == TOO_LARGE, "{line} before all of {self:?}");
-        Match::Whole
+        ReplyMatch::Whole
     }
 
-    /// Notes what its execution, with this reply or none, says of values.
+    /// Notes what this reply, or its absence, says about values.
     fn executed(&self, line: &str, book: &mut Book) {
         let refused = line.starts_with("SERVER_ERROR");
         let word = line.split(' ').next().unwrap_or_default();
         match self.what {
-            What::Store { verb, key, serial, noreply, too_large } => {
+            ExpectedReply::Store { verb, key, serial, noreply, too_large } => {
                 let stored = line == "STORED" || noreply && !too_large;
                 if stored {
                     book.executed(serial);
                 }
-                // Under a rule a value that comes too late is dropped, and the newer one stays.
+                // Under a rule, a value that arrives too late is dropped, and the newer one stays.
                 let replaced = match verb {
                     "set" => stored && !is_ruled(key) || refused || noreply && too_large,
                     "add" | "replace" | "cas" => line == "STORED" && !is_ruled(key),
                     _ => false,
                 };
                 if replaced {
-                    book.gone(key, self.begun);
+                    book.note_removed(key, self.begun);
                 }
             }
-            What::MetaSet { mode, key, serial, quiet, .. } => {
+            ExpectedReply::MetaSet { mode, key, serial, quiet, .. } => {
                 let stored = word == "HD" || quiet && line.is_empty();
                 if stored {
                     book.executed(serial);
                 }
                 if refused || stored && !is_ruled(key) && !matches!(mode, "MA" | "MP") {
-                    book.gone(key, self.begun);
+                    book.note_removed(key, self.begun);
                 }
             }
-            What::Delete { key, .. } => book.gone(key, self.begun),
+            ExpectedReply::Delete { key, .. } => book.note_removed(key, self.begun),
             _ => {}
         }
     }
 }
 
-/// The next `VALUE`, of one of the keys in their order, or `END`.
-fn value_of(keys: &mut VecDeque<usize>, line: &str, response: Response<'_>, sent: u64, book: &Book) -> Match {
+/// Matches the next `VALUE`, of one of the keys in their order, or `END`.
+fn value_of(
+    keys: &mut VecDeque<usize>,
+    line: &str,
+    response: Response<'_>,
+    sent: u64,
+    book: &Book,
+) -> ReplyMatch {
     let (name, data) = match response {
-        Response::End => return Match::Whole,
+        Response::End => return ReplyMatch::Whole,
         Response::Value { key, flags: 0, data, .. } => (key, data),
         _ => panic!("{line:?} is no reply to a get"),
     };
@@ -680,15 +700,15 @@ fn value_of(keys: &mut VecDeque<usize>, line: &str, response: Response<'_>, sent
     let place = place.unwrap_or_else(|| panic!("{line}: was not asked for, or not there"));
     book.seen(keys[place], data, sent);
     keys.drain(..=place);
-    Match::Begins
+    ReplyMatch::Begins
 }
 
-/// Between two words.
+/// The blanks between two words.
 fn blank(choices: &mut Choices<'_>, chosen: bool) -> &'static str {
     if chosen && choices.below(6) == 0 { "  " } else { " " }
 }
 
-/// A key, as it is sent, and the flag that says how.
+/// A key, as it is sent, and the flag for its form.
 fn key(choices: &mut Choices<'_>) -> (usize, &'static str, &'static str) {
     let key = choices.below(KEYS.len() as u64) as usize;
     let (word, flag) = form_of(key, choices);

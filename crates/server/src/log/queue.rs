@@ -1,11 +1,11 @@
-//! Lines that wait to be written, and how many of which kind there may be.
+//! Log lines that wait to be written, with a limit for each call site.
 //!
-//! A kind of line is the place in the code that logs it. Of each, [`EACH_SECOND`] lines are admitted a second;
-//! when the second is over, one line says how many more there were.
+//! At most [`EACH_SECOND`] lines of a call site are admitted in a second; when the second is over, one line
+//! tells how many more there were.
 //!
 //! # Invariants
-//! * At most [`QUEUED_MAX`] bytes wait, and the lines that say what was left out.
-//! * Each line that is asked for is taken once, counted as dropped, or counted as limited.
+//! * At most [`QUEUED_MAX`] bytes wait, and the lines about lines that were left out.
+//! * Each line is admitted once, counted as dropped, or counted as limited.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::Location;
@@ -13,54 +13,54 @@ use std::time::Duration;
 
 use super::Level;
 
-/// Where in the code a line comes from.
-pub(super) type Kind = &'static Location<'static>;
+/// The place in the code that logs a line.
+pub(super) type CallSite = &'static Location<'static>;
 
 /// A line of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Line {
+pub(super) struct LogLine {
     pub(super) level: Level,
-    /// Since 1970.
+    /// The time since 1970.
     pub(super) at: Duration,
     pub(super) message: String,
-    /// Lines it says were dropped; 0 for all others.
+    /// The number of dropped lines that this line reports; 0 for an ordinary line.
     pub(super) dropped: u64,
 }
 
-impl Line {
+impl LogLine {
     pub(super) fn new(level: Level, at: Duration, message: String) -> Self {
         Self { level, at, message, dropped: 0 }
     }
 }
 
-/// Lines of one kind that are written in one second.
+/// The most lines of one call site that are written in one second.
 pub(super) const EACH_SECOND: u32 = 10;
-/// Bytes of messages that wait, each with [`LINE_COST`] more.
+/// The most bytes of waiting messages, each with [`LINE_COST`] added.
 pub(super) const QUEUED_MAX: usize = 256 << 10;
-/// What a waiting line takes beside its message: about its struct, and its beginning when it is written.
+/// Bytes that a waiting line takes besides its message: about its struct, and its prefix when it is written.
 const LINE_COST: usize = 64;
-/// Bytes handed to the system in one call: a pipe takes this many whole or not at all, so that lines of several
-/// processes do not mix.
+/// The most bytes in one write. A pipe takes this many bytes completely or not at all, so that lines of
+/// several processes do not mix.
 pub(super) const BATCH_MAX: usize = 4096;
-/// Characters of a line that are shown as an example of those left out.
+/// The most characters of the example in a line about suppressed lines.
 const EXAMPLE_MAX: usize = 200;
 
-/// The lines that wait. See the module's text.
-pub(super) struct Queue {
-    lines: VecDeque<Line>,
+/// The waiting lines and the limits of all call sites.
+pub(super) struct LogQueue {
+    lines: VecDeque<LogLine>,
     bytes: usize,
-    kinds: BTreeMap<Kind, Window>,
-    /// Kinds with lines left out that no line has told of.
+    kinds: BTreeMap<CallSite, RateWindow>,
+    /// The number of call sites with suppressed lines that were not reported yet.
     kinds_limited: usize,
     dropped: u64,
     limited: u64,
-    /// Dropped lines that no line has told of, and when the last one came.
+    /// The number of dropped lines that were not reported yet, and the time of the last one.
     untold: u64,
     untold_at: Duration,
 }
 
-/// The lines of one kind in one second.
-struct Window {
+/// The lines of one call site in one second.
+struct RateWindow {
     second: u64,
     admitted: u32,
     limited: u64,
@@ -68,7 +68,7 @@ struct Window {
     example: String,
 }
 
-impl Queue {
+impl LogQueue {
     pub(super) const fn new() -> Self {
         Self {
             lines: VecDeque::new(),
@@ -82,17 +82,17 @@ impl Queue {
         }
     }
 
-    /// Whether one more line of a kind is written. Ask before it is formatted.
-    pub(super) fn admit(&mut self, kind: Kind, now: Duration) -> bool {
+    /// Whether one more line of a call site may be written; to be asked before the line is formatted.
+    pub(super) fn admit(&mut self, kind: CallSite, now: Duration) -> bool {
         let second = now.as_secs();
-        let window = self.kinds.entry(kind).or_insert_with(|| Window {
+        let window = self.kinds.entry(kind).or_insert_with(|| RateWindow {
             second,
             admitted: 0,
             limited: 0,
             level: Level::Notice,
             example: String::new(),
         });
-        // Any other second: the clock may be set back.
+        // Any other second begins a new window, since the clock may be set back.
         if window.second != second && window.limited == 0 {
             (window.second, window.admitted) = (second, 0);
         }
@@ -108,14 +108,14 @@ impl Queue {
         false
     }
 
-    /// Appends a line, or drops it when there is no room.
-    pub(super) fn push(&mut self, line: Line, kind: Kind) {
+    /// Appends a line, or drops it if there is no room.
+    pub(super) fn push(&mut self, line: LogLine, kind: CallSite) {
         if let Some(window) = self.kinds.get_mut(kind) {
             window.level = line.level;
             line.message.chars().take(EXAMPLE_MAX).collect::<String>().clone_into(&mut window.example);
         }
         if self.bytes + cost(&line) > QUEUED_MAX {
-            return self.lose(&[line]);
+            return self.count_lost(&[line]);
         }
         if let Some(dropped) = self.dropped_line() {
             self.append(dropped);
@@ -123,8 +123,8 @@ impl Queue {
         self.append(line);
     }
 
-    /// Counts lines that could not be written. The next line that can be is preceded by a line that says so.
-    pub(super) fn lose(&mut self, lines: &[Line]) {
+    /// Counts lines that could not be written; the next line that can be written is preceded by a report.
+    pub(super) fn count_lost(&mut self, lines: &[LogLine]) {
         for line in lines {
             self.dropped += u64::from(line.dropped == 0);
             self.untold += line.dropped.max(1);
@@ -132,14 +132,14 @@ impl Queue {
         }
     }
 
-    /// Whether [`Queue::tell_of_limited`] has something to say, soon or now.
+    /// Whether [`LogQueue::report_limited`] has something to report, now or soon.
     pub(super) fn is_limiting(&self) -> bool {
         self.kinds_limited > 0
     }
 
-    /// Appends a line for each kind of which lines were left out in a second that is over, or in this one too
-    /// with `at_once`.
-    pub(super) fn tell_of_limited(&mut self, now: Duration, at_once: bool) {
+    /// Appends a report for each call site with suppressed lines in a past second; with `at_once`, also in
+    /// the present second.
+    pub(super) fn report_limited(&mut self, now: Duration, at_once: bool) {
         if self.kinds_limited == 0 {
             return;
         }
@@ -148,7 +148,7 @@ impl Queue {
             if window.limited > 0 && (at_once || window.second != now.as_secs()) {
                 let (limited, example) = (std::mem::take(&mut window.limited), &window.example);
                 let message = format!("{limited} more lines like this one were left out: {example}");
-                told.push(Line::new(window.level, now, message));
+                told.push(LogLine::new(window.level, now, message));
                 self.kinds_limited -= 1;
             }
         }
@@ -157,8 +157,8 @@ impl Queue {
         }
     }
 
-    /// The next lines to write, up to [`BATCH_MAX`] bytes of them; one at least if there is one.
-    pub(super) fn take(&mut self) -> Vec<Line> {
+    /// Takes the next lines to write, up to [`BATCH_MAX`] bytes, and at least one if there is one.
+    pub(super) fn take(&mut self) -> Vec<LogLine> {
         let (mut batch, mut bytes) = (Vec::new(), 0);
         while let Some(line) = self.lines.front() {
             bytes += cost(line);
@@ -168,39 +168,39 @@ impl Queue {
             self.bytes -= cost(line);
             batch.extend(self.lines.pop_front());
         }
-        // Nothing came after those that were dropped. Not alone: where nothing can be written it would be lost and
-        // said again forever.
+        // No line followed the dropped ones. The report is not written alone: where writes fail it would be
+        // lost and reported again for ever.
         if !batch.is_empty() {
             batch.extend(self.dropped_line());
         }
         batch
     }
 
-    /// Lines dropped so far.
+    /// The number of lines dropped so far.
     pub(super) fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Lines left out because there were too many of their kind, so far.
+    /// The number of lines suppressed so far because of their call site's limit.
     pub(super) fn limited(&self) -> u64 {
         self.limited
     }
 
-    /// The line that says how many were dropped, if some were since the last such line.
-    fn dropped_line(&mut self) -> Option<Line> {
+    /// The report of dropped lines, if there are any since the last report.
+    fn dropped_line(&mut self) -> Option<LogLine> {
         let dropped = std::mem::take(&mut self.untold);
         let message =
             format!("{dropped} lines of the log were dropped here: they could not be written in time");
-        (dropped > 0).then(|| Line { dropped, ..Line::new(Level::Warning, self.untold_at, message) })
+        (dropped > 0).then(|| LogLine { dropped, ..LogLine::new(Level::Warning, self.untold_at, message) })
     }
 
-    fn append(&mut self, line: Line) {
+    fn append(&mut self, line: LogLine) {
         self.bytes += cost(&line);
         self.lines.push_back(line);
     }
 }
 
-fn cost(line: &Line) -> usize {
+fn cost(line: &LogLine) -> usize {
     line.message.len() + LINE_COST
 }
 
@@ -210,11 +210,11 @@ mod tests {
 
     const START: Duration = Duration::from_secs(1000);
 
-    fn line(message: &str) -> Line {
-        Line::new(Level::Notice, START, message.to_owned())
+    fn line(message: &str) -> LogLine {
+        LogLine::new(Level::Notice, START, message.to_owned())
     }
 
-    fn messages(queue: &mut Queue) -> Vec<String> {
+    fn messages(queue: &mut LogQueue) -> Vec<String> {
         let mut out = Vec::new();
         loop {
             let batch = queue.take();
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn lines_leave_in_order_and_in_batches_of_a_pipes_size() {
-        let mut queue = Queue::new();
+        let mut queue = LogQueue::new();
         let kind = Location::caller();
         let texts: Vec<String> = (0..100).map(|i| format!("{i} {}", "x".repeat(200))).collect();
         for text in &texts {
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_full_queue_drops_and_says_how_many() {
-        let mut queue = Queue::new();
+        let mut queue = LogQueue::new();
         let kind = Location::caller();
         let text = "z".repeat(1000 - LINE_COST);
         let fit = QUEUED_MAX / 1000;
@@ -276,13 +276,13 @@ mod tests {
 
     #[test]
     fn lines_that_cannot_be_written_are_counted_once_and_not_said_for_ever() {
-        let mut queue = Queue::new();
+        let mut queue = LogQueue::new();
         let kind = Location::caller();
         for i in 1..=3 {
             queue.push(line("lost"), kind);
             let batch = queue.take();
             assert_eq!(batch.len(), if i == 1 { 1 } else { 2 });
-            queue.lose(&batch);
+            queue.count_lost(&batch);
             assert_eq!(queue.dropped(), i);
             assert!(queue.take().is_empty(), "nothing to write");
         }
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn each_kind_has_its_lines_a_second() {
-        let mut queue = Queue::new();
+        let mut queue = LogQueue::new();
         let (one, other) = (Location::caller(), here());
         let mut admitted = 0;
         for i in 0..25 {
@@ -306,10 +306,10 @@ mod tests {
         assert!(queue.admit(other, START), "another kind is not touched");
         assert_eq!(messages(&mut queue).len(), EACH_SECOND as usize);
 
-        queue.tell_of_limited(START + Duration::from_millis(999), false);
+        queue.report_limited(START + Duration::from_millis(999), false);
         assert!(messages(&mut queue).is_empty(), "the second is not over");
         assert!(!queue.admit(one, START + Duration::from_secs(1)), "first it is said");
-        queue.tell_of_limited(START + Duration::from_secs(1), false);
+        queue.report_limited(START + Duration::from_secs(1), false);
         assert_eq!(messages(&mut queue), ["16 more lines like this one were left out: one 9"]);
         assert!(!queue.is_limiting());
         // Earlier is another second, too: the clock was set back.
@@ -318,18 +318,18 @@ mod tests {
 
     #[test]
     fn what_was_left_out_can_be_said_at_once() {
-        let mut queue = Queue::new();
+        let mut queue = LogQueue::new();
         let kind = Location::caller();
         while queue.admit(kind, START) {
             queue.push(line("again"), kind);
         }
         messages(&mut queue);
-        queue.tell_of_limited(START, true);
+        queue.report_limited(START, true);
         assert_eq!(messages(&mut queue), ["1 more lines like this one were left out: again"]);
     }
 
     #[track_caller]
-    fn here() -> Kind {
+    fn here() -> CallSite {
         Location::caller()
     }
 }

@@ -1,8 +1,8 @@
 //! The thread that writes the log, and the write itself.
 //!
-//! The thread may wait in a write for ever: a pipe without a reader, a stopped terminal. No thread waits for it
-//! longer than [`super::flush`] is told, and the end of the process ends it. A line that cannot be written
-//! (closed, disk full) is dropped and counted; it is not tried again.
+//! The thread may wait in a write for ever: for a pipe without a reader, or a stopped terminal. No other
+//! thread waits for it longer than the time given to [`super::flush`], and the end of the process ends it. A
+//! line that cannot be written (closed, disk full) is dropped and counted, and not tried again.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -12,15 +12,15 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::{LOG, Line, queue::BATCH_MAX, state};
+use super::{LOG, LogLine, queue::BATCH_MAX, state};
 use crate::time::unix_now;
 
-/// How often it is looked whether there is something to say of lines left out.
+/// The time between two checks for suppressed lines to report.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The thread.
+/// The body of the thread.
 pub(super) fn run() {
-    // The last line was written in part.
+    // Whether the last line was written in part.
     let mut torn = false;
     loop {
         let lines = next_lines();
@@ -37,18 +37,18 @@ pub(super) fn run() {
             }
             Err(partly) => {
                 torn |= partly;
-                state.queue.lose(&lines);
+                state.queue.count_lost(&lines);
             }
         }
     }
 }
 
 /// Waits for lines.
-fn next_lines() -> Vec<Line> {
+fn next_lines() -> Vec<LogLine> {
     let mut state = state();
     loop {
         let flushing = state.flushing;
-        state.queue.tell_of_limited(unix_now(), flushing);
+        state.queue.report_limited(unix_now(), flushing);
         let lines = state.queue.take();
         if !lines.is_empty() {
             state.writing = true;
@@ -64,14 +64,17 @@ fn next_lines() -> Vec<Line> {
     }
 }
 
-/// Writes everything, however long it takes. The error: whether a part was written.
+/// Writes all of `text`, however long it takes.
+///
+/// # Errors
+/// The write failed; true: after a part was written.
 fn write(fd: impl AsFd, text: &[u8]) -> Result<(), bool> {
     let mut rest = text;
     while !rest.is_empty() {
         match rustix::io::write(&fd, rest) {
             Ok(n) => rest = &rest[n..],
             Err(Errno::INTR) => {}
-            // A process that shares the descriptor has made it so.
+            // Another process that shares the descriptor has made it non-blocking.
             Err(Errno::AGAIN) => {
                 let mut fds = [PollFd::new(&fd, PollFlags::OUT)];
                 let _ready = poll(&mut fds, None);
@@ -82,11 +85,11 @@ fn write(fd: impl AsFd, text: &[u8]) -> Result<(), bool> {
     Ok(())
 }
 
-/// Writes everything, and waits for room no longer than `patience`. A pipe is never waited for otherwise: where it
-/// is ready it has room for [`BATCH_MAX`] bytes.
+/// Writes all of `text`, waiting at most `patience` for room. A pipe that is ready has room for [`BATCH_MAX`]
+/// bytes, so that the write itself does not wait.
 ///
 /// # Errors
-/// `TimedOut` when there is no room in time, otherwise the system's.
+/// `TimedOut` without room in time, otherwise the system's error.
 pub(super) fn write_within(fd: impl AsFd, text: &[u8], patience: Duration) -> io::Result<()> {
     let patience =
         Timespec { tv_sec: patience.as_secs().cast_signed(), tv_nsec: patience.subsec_nanos().into() };

@@ -1,4 +1,4 @@
-//! What is in force of the files that are read: the start reads them, and reloads read them again.
+//! The configuration in force: the start reads it from files, and reloads read it again.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::log;
 use crate::shared::Shared;
 use crate::shared::build::{rules_config, shares};
 
-/// What the last reload has read, or the start: only reloads change it.
+/// The files' contents as read last. Only reloads change it.
 #[derive(Debug, Default)]
 pub(crate) struct InForce {
     pub(crate) rule_file: Option<RuleFile>,
@@ -22,7 +22,7 @@ pub(crate) struct InForce {
 }
 
 impl InForce {
-    /// The directory to look for changes in, and what it looked like when it was read.
+    /// The directory to watch for changes, and its digest when it was read.
     pub(crate) fn watched(&self) -> Option<(PathBuf, u64)> {
         let objects = self.objects.as_ref().filter(|objects| objects.watch)?;
         Some((objects.dir.clone()?, objects.seen))
@@ -30,10 +30,12 @@ impl InForce {
 }
 
 impl Shared {
-    /// Reads the rule file, with its objects, certificates and the authentication file again and starts new loaders: all, or
-    /// on any error none.
-    /// SIGHUP. Takes as long as the slowest loader needs to start, while `may_wait` says so. `files_are_read` is called before that, or not
-    /// at all.
+    /// Reads the rule file with its objects, the certificates and the file of users again, and starts new
+    /// loaders; called for SIGHUP. It takes as long as the slowest loader needs to start, while `may_wait`
+    /// allows it. `files_are_read` is called before that, or never.
+    ///
+    /// # Errors
+    /// A file or a loader cannot be used. Nothing has changed then.
     pub(crate) fn reload(
         &self,
         files_are_read: impl FnOnce(),
@@ -76,7 +78,8 @@ impl Shared {
                 })
                 .map_err(|error| ServeError::Io { what: "the rules cannot be changed", error })?;
             self.engine.memory().set_shares(&shares(newer));
-            // Clients that wait for a key without a rule now must be answered, and all lanes may sleep.
+            // Clients that wait for a key that has no rule any more must be answered, and all lanes may be
+            // sleeping.
             self.lanes[0].tell(Message::Wakes(Vec::new()));
         }
         let before = self.in_force().rule_file.clone();
@@ -104,7 +107,10 @@ impl Shared {
         Ok(())
     }
 
-    /// Loads the types of users' own again, all or on any error none. Nothing else is read again.
+    /// Loads users' own types again, without reading other files.
+    ///
+    /// # Errors
+    /// A type cannot be used. Nothing has changed then.
     pub(crate) fn reload_objects(&self) -> Result<(), ServeError> {
         let file = self.in_force().rule_file.clone();
         let objects = self.settings.objects_again(file.as_ref())?;
@@ -114,7 +120,8 @@ impl Shared {
         Ok(())
     }
 
-    /// A type of users' own that has objects, which another version has written, must have a `migrate` for them.
+    /// Checks that a type of users' own whose objects were written by another version has a `migrate` for
+    /// them.
     fn check_versions(&self, newer: Option<&Registry>) -> Result<(), ServeError> {
         let before = self.engine.objects();
         let types = |registry: Option<&Registry>| registry.and_then(Registry::host).cloned();
@@ -125,7 +132,7 @@ impl Shared {
         if lines.is_empty() { Ok(()) } else { Err(ServeError::Objects(lines.join("\n"))) }
     }
 
-    /// Switches types of objects on and others off.
+    /// Replaces the types of objects: switches some on and others off.
     fn set_objects(
         &self,
         rule_file: Option<RuleFile>,
@@ -147,8 +154,7 @@ impl Shared {
     }
 }
 
-/// A line for each type that has objects, which are removed when `now` takes the place of `before`; types of users' own
-/// first.
+/// A line for each type whose objects are removed when `now` replaces `before`; users' own types come first.
 fn removed_types(
     before: &[&ObjectType],
     now: &[&ObjectType],
@@ -183,7 +189,7 @@ fn unread_versions(
     newer.iter().filter_map(line).collect()
 }
 
-/// Says which types of users' own were loaded.
+/// Logs which types of users' own were loaded.
 pub(crate) fn log_own_types(objects: &Objects) {
     let (Some(own), Some(dir)) = (&objects.own, &objects.dir) else { return };
     let (names, libraries) = (own.names(), &own.libraries);

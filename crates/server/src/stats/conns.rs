@@ -8,22 +8,23 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use cattlegrid_engine::Now;
 
-use super::definition::{Row, Sink, Unit, Value, gauge, put_all, text};
+use super::definition::{Sink, StatRow, Unit, Value, gauge, put_all, text};
 use crate::connection::info::{ConnectionInfo, PeerName};
 use crate::listen::Address;
 use crate::listen::ListenerInfo;
 use crate::shared::Shared;
 
-/// Connections noted while their list is locked.
+/// The most connections that are noted while their list is locked.
 const NOTED: usize = 64;
 
-/// What a listener's lines are read from.
-pub(super) struct Listener {
+/// The source of a listener's lines.
+pub(super) struct ListenerStats {
     info: Arc<ListenerInfo>,
     now: Now,
 }
 
-/// What a connection's lines are read from. Not the connection itself: its descriptor stays open for as long as that is kept.
+/// The source of a connection's lines. It is not the connection itself, whose descriptor would stay open with
+/// it.
 pub(super) struct ConnectionView {
     fd: i32,
     peer: Option<SocketAddr>,
@@ -32,12 +33,13 @@ pub(super) struct ConnectionView {
     idle: u32,
 }
 
-/// Listeners first. Connections are noted in pieces, so that none waits for long to open or to close.
+/// Listeners come first. Connections are noted in pieces, so that opening and closing connections does not
+/// wait for long.
 pub(super) fn collect(shared: &Shared, now: Now, sink: &mut dyn Sink) {
     let listeners = shared.listeners.lock().expect("nobody panics with it held").clone();
     for info in listeners {
         let fd = info.fd;
-        put_all(LISTENERS, &[&fd], shared, &Listener { info, now }, sink);
+        put_all(LISTENERS, &[&fd], shared, &ListenerStats { info, now }, sink);
     }
     let mut last = Bound::Unbounded;
     loop {
@@ -71,14 +73,15 @@ impl ConnectionView {
 const PREFIX: &str = "{fd}:";
 const LABELS: &[&str] = &["fd"];
 
-/// Of a listener.
-pub(super) static LISTENERS: &[Row<Listener>] = &[
-    text("addr", "The client's address; of a listener its own.", |_, one: &Listener| {
+/// The lines of a listener.
+pub(super) static LISTENERS: &[StatRow<ListenerStats>] = &[
+    text("addr", "The client's address; of a listener its own.", |_, one: &ListenerStats| {
         Some(Value::text(one.info.name()))
     })
     .labelled(PREFIX, LABELS),
-    text("state", STATES, |_, _: &Listener| Some(Value::text("conn_listening"))).labelled(PREFIX, LABELS),
-    gauge("secs_since_last_cmd", Unit::Seconds, IDLE, |_, one: &Listener| {
+    text("state", STATES, |_, _: &ListenerStats| Some(Value::text("conn_listening")))
+        .labelled(PREFIX, LABELS),
+    gauge("secs_since_last_cmd", Unit::Seconds, IDLE, |_, one: &ListenerStats| {
         one.now.second.saturating_sub(2).into()
     })
     .labelled(PREFIX, LABELS),
@@ -89,8 +92,8 @@ const STATES: &str = "conn_listening; conn_read: waits for a command; conn_parse
      to read first; conn_watch: watches; conn_waiting: a request is held.";
 const IDLE: &str = "Seconds since the last command; of a listener since the start.";
 
-/// Of a connection.
-pub(super) static CONNECTIONS: &[Row<ConnectionView>] = &[
+/// The lines of a connection.
+pub(super) static CONNECTIONS: &[StatRow<ConnectionView>] = &[
     text("addr", "The client's address; of a listener its own.", |_, one: &ConnectionView| {
         let listener = &one.listener.address;
         let prefix = if matches!(listener, Address::Unix(_)) { "" } else { "tcp:" };

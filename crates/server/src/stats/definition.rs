@@ -1,16 +1,18 @@
-//! What a statistic is: its name, help, kind, unit and labels, written once, with how its value is read.
+//! Definitions of statistics: name, help, kind, unit and labels, written once, with the function that reads
+//! the value.
 //!
 //! ```text
 //!   tables of rows ──collect──▶ sink: (definition, values of its labels, value)
-//!                                 ├─ `stats`: a line `STAT name value`, the name with the labels' values in it
+//!                                 ├─ `stats`: a line `STAT name value`; the name has the labels' values
 //!                                 └─ exporters: a sample
 //!   tables of rows ───────────▶ docs/statistics.md
 //! ```
-//! A row is a definition and a function that reads its value from a source: what was read for all rows of a table at one
-//! moment. Values are read before anything is written, so no lock is held while text is made.
+//! A row is a definition and a function that reads its value from a source, which has the state for all rows
+//! of a table at one moment. Values are read before anything is written, so that no lock is held while text
+//! is formatted.
 //!
 //! # Invariants
-//! * A name occurs once in a table, and is what `stats` prints except for the labels.
+//! * A name occurs once in a table, and `stats` prints it with the labels filled in.
 //! * A counter grows until the server ends or `stats reset` is executed.
 
 use std::borrow::Cow;
@@ -18,70 +20,70 @@ use std::fmt::{self, Display};
 
 use crate::shared::Shared;
 
-/// One statistic.
+/// The definition of a statistic.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Definition {
     /// Lower-case letters, digits and `_`.
     pub(crate) name: &'static str,
-    /// What `stats` prints before the name; a label's value stands where its name is in braces.
+    /// The text that `stats` prints before the name, with `{label}` in the place of a label's value.
     pub(crate) prefix: &'static str,
-    /// What `stats` prints behind it, likewise.
+    /// The text that `stats` prints after the name, in the same form.
     pub(crate) suffix: &'static str,
-    /// Names of the labels, in the order in which `prefix` and `suffix` have them.
+    /// The labels' names, in the order in which `prefix` and `suffix` have them.
     pub(crate) labels: &'static [&'static str],
-    pub(crate) kind: Kind,
+    pub(crate) kind: ValueKind,
     pub(crate) unit: Unit,
-    /// What it says, in plain text: a sentence or more.
+    /// The description in plain text: a sentence or more.
     pub(crate) help: &'static str,
-    /// When it is there, as part of a sentence; empty: always.
+    /// The condition under which the statistic exists, as part of a sentence; empty: always.
     pub(crate) when: &'static str,
-    /// What exporters make of it.
+    /// The form for exporters.
     pub(crate) export: Export,
 }
 
-/// What an exporter makes of a statistic.
+/// The form in which exporters show a statistic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Export {
     /// A series of its own.
     Own,
-    /// The same under another name.
+    /// A series with another name.
     As(&'static str),
-    /// Nothing: the sum of another statistic over its labels.
+    /// No series: the statistic is the sum of another one over its labels.
     Sum,
-    /// Nothing: it cannot be other than 0, or says what another one says.
+    /// No series: the statistic is always 0, or repeats another one.
     Nothing,
-    /// A bucket of the histogram of this name: what is not above its last label and above that of the bucket before it.
+    /// A bucket of this histogram: values up to its last label, and above that of the bucket before.
     Bucket(&'static Histogram),
     /// The last bucket of a histogram, without a bound.
     LastBucket(&'static Histogram),
-    /// The sum of what a histogram counts.
+    /// The sum of the values that a histogram counts.
     BucketSum(&'static Histogram),
 }
 
-/// What several statistics are for exporters: buckets in ascending order, and the sum behind them.
+/// A histogram for exporters, made of several statistics: buckets in ascending order, then the sum.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Histogram {
-    /// As of a definition.
+    /// The name, as in [`Definition`].
     pub(crate) name: &'static str,
-    /// As of a definition.
+    /// The description, as in [`Definition`].
     pub(crate) help: &'static str,
 }
 
 /// How a value behaves over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ValueKind {
     /// Only grows, until the server ends or `stats reset` is executed.
     Counter,
     /// Goes up and down, or is fixed.
     Gauge,
-    /// No number.
+    /// A text instead of a number.
     Text,
 }
 
-/// What one of a value is.
+/// The unit of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// What the help names.
+    /// The thing that the help counts.
     Count,
     Bytes,
     Bits,
@@ -90,13 +92,13 @@ pub(crate) enum Unit {
     Microseconds,
     /// Seconds since 1970-01-01 UTC.
     UnixSeconds,
-    /// A part of all, 0.0 to 1.0.
+    /// A fraction, 0.0 to 1.0.
     Share,
     /// 0 or 1.
     Flag,
     /// A number of the server's clock, which counts writes, deletes and flushes.
     Clock,
-    /// Of text.
+    /// No unit, for text.
     None,
 }
 
@@ -104,87 +106,87 @@ pub(crate) enum Unit {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Value {
     Number(u64),
-    /// With this many decimal places.
+    /// A number with this many decimal places.
     Decimal(f64, usize),
     Text(Cow<'static, str>),
 }
 
-/// Takes statistics.
+/// A consumer of statistics.
 pub(crate) trait Sink {
-    /// `labels`: the values of the definition's labels.
+    /// Takes a statistic; `labels`: the values of the definition's labels.
     fn put(&mut self, definition: &'static Definition, labels: &[&dyn Display], value: &Value);
 }
 
-/// A statistic, and how it is read from a source.
-pub(super) struct Row<S> {
+/// A statistic, and the function that reads it from a source.
+pub(super) struct StatRow<S> {
     pub(super) definition: Definition,
-    read: Read<S>,
-    /// It is there only if this says so.
+    read: RowReader<S>,
+    /// Tells whether the statistic exists; None: always.
     is_there: Option<fn(&Shared) -> bool>,
 }
 
-enum Read<S> {
+enum RowReader<S> {
     Number(fn(&Shared, &S) -> u64),
-    /// `None`: there is no such statistic now.
+    /// None: the statistic does not exist now.
     Value(fn(&Shared, &S) -> Option<Value>),
-    /// There is nothing that it could count.
+    /// Always 0: the counted thing does not exist here.
     Zero,
 }
 
 impl Definition {
-    /// One without labels that is always there.
-    pub(super) const fn new(name: &'static str, kind: Kind, unit: Unit, help: &'static str) -> Self {
+    /// A definition without labels of a statistic that always exists.
+    pub(super) const fn new(name: &'static str, kind: ValueKind, unit: Unit, help: &'static str) -> Self {
         Self { name, prefix: "", suffix: "", labels: &[], kind, unit, help, when: "", export: Export::Own }
     }
 
-    /// The same with labels.
+    /// The same definition with labels.
     pub(super) const fn labelled(self, prefix: &'static str, labels: &'static [&'static str]) -> Self {
         Self { prefix, labels, ..self }
     }
 
-    /// The sum of another statistic over its labels.
+    /// Whether this is the sum of another statistic over its labels.
     pub(crate) fn is_sum(&self) -> bool {
         self.export == Export::Sum
     }
 
-    /// Its labels before the name.
+    /// The labels before the name.
     pub(crate) fn prefix_labels(&self) -> &'static [&'static str] {
         &self.labels[..self.prefix.matches('{').count()]
     }
 
-    /// Its name with what stands behind it, with these values of all its labels.
+    /// The name and the suffix, with these values of all labels.
     pub(crate) fn line_without_prefix<'a>(&'a self, labels: &'a [&'a dyn Display]) -> impl Display + 'a {
         let own = Self { prefix: "", ..*self };
         let behind = &labels[self.prefix_labels().len()..];
-        OwnLine { definition: own, labels: behind }
+        OwnedStatLine { definition: own, labels: behind }
     }
 
-    /// As `stats` prints it, with these values of its labels.
+    /// The name as `stats` prints it, with these values of the labels.
     pub(super) fn line<'a>(&'a self, labels: &'a [&'a dyn Display]) -> impl Display + 'a {
         debug_assert_eq!(self.labels.len(), labels.len(), "{}: a value for each label", self.name);
-        Line { definition: self, labels }
+        StatLine { definition: self, labels }
     }
 }
 
-/// As [`Line`], of a definition that was made for it.
-struct OwnLine<'a> {
+/// The same as [`StatLine`], for a definition that was made for it.
+struct OwnedStatLine<'a> {
     definition: Definition,
     labels: &'a [&'a dyn Display],
 }
 
-impl Display for OwnLine<'_> {
+impl Display for OwnedStatLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Line { definition: &self.definition, labels: self.labels }.fmt(f)
+        StatLine { definition: &self.definition, labels: self.labels }.fmt(f)
     }
 }
 
-/// A definition's name among the values of its labels.
-struct Line<'a> {
+/// A definition's name with the values of its labels.
+struct StatLine<'a> {
     definition: &'a Definition,
     labels: &'a [&'a dyn Display],
 }
 
-impl Display for Line<'_> {
+impl Display for StatLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut values = self.labels.iter();
         fill_in(f, self.definition.prefix, &mut values)?;
@@ -212,97 +214,106 @@ fn fill_in<'v>(
     f.write_str(rest)
 }
 
-impl<S> Row<S> {
-    /// Its value.
+impl<S> StatRow<S> {
+    /// The value; None: the statistic does not exist now.
     pub(super) fn read(&self, shared: &Shared, source: &S) -> Option<Value> {
         if self.is_there.is_some_and(|is_there| !is_there(shared)) {
             return None;
         }
         match self.read {
-            Read::Number(read) => Some(Value::Number(read(shared, source))),
-            Read::Value(read) => read(shared, source),
-            Read::Zero => Some(Value::Number(0)),
+            RowReader::Number(read) => Some(Value::Number(read(shared, source))),
+            RowReader::Value(read) => read(shared, source),
+            RowReader::Zero => Some(Value::Number(0)),
         }
     }
 
-    /// The same under labels.
+    /// The same row with labels.
     pub(super) const fn labelled(mut self, prefix: &'static str, labels: &'static [&'static str]) -> Self {
         self.definition = self.definition.labelled(prefix, labels);
         self
     }
 
-    /// The same for `stats`, and for exporters something else.
+    /// The same row with another form for exporters.
     pub(super) const fn export(mut self, export: Export) -> Self {
         self.definition.export = export;
         self
     }
 
-    /// The same, there only if `is_there` says so, which is `when`.
+    /// The same row, whose statistic exists only if `is_there` says so; `when` is that condition in words.
     pub(super) const fn only(mut self, is_there: fn(&Shared) -> bool, when: &'static str) -> Self {
         self.is_there = Some(is_there);
         self.when(when)
     }
 
-    /// The same, there only `when` that is so, as its reader knows.
+    /// The same row with the condition `when`, which its reader checks.
     pub(super) const fn when(mut self, when: &'static str) -> Self {
         self.definition.when = when;
         self
     }
 }
 
-/// A counter.
+/// A row of a counter.
 pub(super) const fn counter<S>(
     name: &'static str,
     unit: Unit,
     help: &'static str,
     read: fn(&Shared, &S) -> u64,
-) -> Row<S> {
-    number(Definition::new(name, Kind::Counter, unit, help), read)
+) -> StatRow<S> {
+    number(Definition::new(name, ValueKind::Counter, unit, help), read)
 }
 
-/// A number that goes up and down.
+/// A row of a number that goes up and down.
 pub(super) const fn gauge<S>(
     name: &'static str,
     unit: Unit,
     help: &'static str,
     read: fn(&Shared, &S) -> u64,
-) -> Row<S> {
-    number(Definition::new(name, Kind::Gauge, unit, help), read)
+) -> StatRow<S> {
+    number(Definition::new(name, ValueKind::Gauge, unit, help), read)
 }
 
-const fn number<S>(definition: Definition, read: fn(&Shared, &S) -> u64) -> Row<S> {
-    Row { definition, read: Read::Number(read), is_there: None }
+const fn number<S>(definition: Definition, read: fn(&Shared, &S) -> u64) -> StatRow<S> {
+    StatRow { definition, read: RowReader::Number(read), is_there: None }
 }
 
-/// A value of any kind, which may not be there.
+/// A row of a value of any kind, which may not exist.
 pub(super) const fn value<S>(
     name: &'static str,
-    kind: Kind,
+    kind: ValueKind,
     unit: Unit,
     help: &'static str,
     read: fn(&Shared, &S) -> Option<Value>,
-) -> Row<S> {
-    Row { definition: Definition::new(name, kind, unit, help), read: Read::Value(read), is_there: None }
+) -> StatRow<S> {
+    StatRow {
+        definition: Definition::new(name, kind, unit, help),
+        read: RowReader::Value(read),
+        is_there: None,
+    }
 }
 
-/// A text.
+/// A row of a text.
 pub(super) const fn text<S>(
     name: &'static str,
     help: &'static str,
     read: fn(&Shared, &S) -> Option<Value>,
-) -> Row<S> {
-    value(name, Kind::Text, Unit::None, help, read)
+) -> StatRow<S> {
+    value(name, ValueKind::Text, Unit::None, help, read)
 }
 
-/// A number that memcached has and that is always 0 here. `help`: why.
-pub(super) const fn zero<S>(name: &'static str, kind: Kind, unit: Unit, help: &'static str) -> Row<S> {
+/// A row of a number that memcached has and that is always 0 here. `help`: why.
+pub(super) const fn zero<S>(
+    name: &'static str,
+    kind: ValueKind,
+    unit: Unit,
+    help: &'static str,
+) -> StatRow<S> {
     let definition = Definition { export: Export::Nothing, ..Definition::new(name, kind, unit, help) };
-    Row { definition, read: Read::Zero, is_there: None }
+    StatRow { definition, read: RowReader::Zero, is_there: None }
 }
 
-/// Puts all rows of a table that have a value now.
+/// Passes all rows of a table that have a value now to the sink.
 pub(super) fn put_all<S>(
-    rows: &'static [Row<S>],
+    rows: &'static [StatRow<S>],
     labels: &[&dyn Display],
     shared: &Shared,
     source: &S,
@@ -316,7 +327,7 @@ pub(super) fn put_all<S>(
 }
 
 impl Value {
-    /// A text.
+    /// A value that is a text.
     pub(super) fn text(text: impl Into<Cow<'static, str>>) -> Self {
         Self::Text(text.into())
     }
@@ -338,8 +349,8 @@ impl Display for Value {
     }
 }
 
-impl Kind {
-    /// In one word.
+impl ValueKind {
+    /// The name in one word.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -350,7 +361,7 @@ impl Kind {
 }
 
 impl Unit {
-    /// In words; nothing where the help says it.
+    /// The name in words; empty where the help says it.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Count | Self::None => "",
@@ -375,11 +386,11 @@ mod tests {
     fn labels_stand_where_their_names_are() {
         let one = Definition {
             suffix: "_to_{most}ms",
-            ..Definition::new("waits", Kind::Counter, Unit::Count, "Waits.")
+            ..Definition::new("waits", ValueKind::Counter, Unit::Count, "Waits.")
                 .labelled("{rule}:", &["rule", "most"])
         };
         assert_eq!(one.line(&[&7, &"50"]).to_string(), "7:waits_to_50ms");
-        let plain = Definition::new("pid", Kind::Gauge, Unit::Count, "Process.");
+        let plain = Definition::new("pid", ValueKind::Gauge, Unit::Count, "Process.");
         assert_eq!(plain.line(&[]).to_string(), "pid");
     }
 

@@ -1,41 +1,41 @@
-//! `stats follow`: of each log that is followed how far it has been obeyed, and what keeps it from being.
+//! `stats follow`: for each followed log its progress, and what keeps it from being up to date.
 
 use std::fmt::Display;
 
 use cattlegrid_config::FollowSettings;
 use cattlegrid_engine::{LogState, Now};
 
-use super::definition::{Kind, Row, Sink, Unit, Value, counter, gauge, put_all, text, value};
-use crate::followed::View;
+use super::definition::{Sink, StatRow, Unit, Value, ValueKind, counter, gauge, put_all, text, value};
+use crate::followed::LogView;
 use crate::shared::Shared;
 
-/// A log.
-pub(super) struct Source {
+/// The source of a log's lines.
+pub(super) struct FollowStats {
     settings: FollowSettings,
-    view: View,
+    view: LogView,
     state: LogState,
     now_ms: u64,
 }
 
-/// Of each log, in the order of the rule file.
+/// The lines of each log, in the order of the rule file.
 pub(super) fn collect(shared: &Shared, now: Now, sink: &mut dyn Sink) {
     let states = shared.engine.shared().log_states(now.ms);
     for (settings, view) in shared.follows.views() {
         let Some(state) = states.iter().find(|state| *state.name == *settings.name).cloned() else {
             continue;
         };
-        let source = Source { settings, view, state, now_ms: now.ms };
+        let source = FollowStats { settings, view, state, now_ms: now.ms };
         let labels: &[&dyn Display] = &[&source.settings.name];
         put_all(LOGS, labels, shared, &source, sink);
     }
 }
 
-const fn of_log(row: Row<Source>) -> Row<Source> {
+const fn of_log(row: StatRow<FollowStats>) -> StatRow<FollowStats> {
     row.labelled("{log}:", &["log"])
 }
 
-/// Lines of each log.
-pub(super) static LOGS: &[Row<Source>] = &[
+/// The rows of a log.
+pub(super) static LOGS: &[StatRow<FollowStats>] = &[
     of_log(text(
         "state",
         "confirmed; connected: the log is being read, and has not been confirmed for `max_lag`; connecting: for the first time; lost: there is no \
@@ -52,11 +52,11 @@ pub(super) static LOGS: &[Row<Source>] = &[
     of_log(
         value(
             "lag_ms",
-            Kind::Gauge,
+            ValueKind::Gauge,
             Unit::Milliseconds,
             "Age of the last confirmation: everything that was committed before it has been obeyed. Below 1,000 on a log that is well, \
              since it is confirmed twice a second; below 2,000 with `via`.",
-            |_, log: &Source| Some(Value::Number(log.now_ms.saturating_sub(log.state.confirmed_ms?))),
+            |_, log: &FollowStats| Some(Value::Number(log.now_ms.saturating_sub(log.state.confirmed_ms?))),
         )
         .when("the log has been confirmed"),
     ),
@@ -97,44 +97,44 @@ pub(super) static LOGS: &[Row<Source>] = &[
     })),
     of_log(counter("connects", Unit::Count, "Connections that were made.", |_, log| log.view.connects)),
     of_log(counter("losses", Unit::Count, "Connections that ended, or could not be made.", |_, log| log.view.losses)),
-    of_log(text("lost", "Why there is no connection.", |_, log: &Source| {
+    of_log(text("lost", "Why there is no connection.", |_, log: &FollowStats| {
         log.view.lost.as_ref().map(|reason| Value::Text(reason.clone().into()))
     })
     .when("there is none")),
-    of_log(text("missing", "The first thing that the database lacks, and what mends it.", |_, log: &Source| {
+    of_log(text("missing", "The first thing that the database lacks, and what mends it.", |_, log: &FollowStats| {
         log.view.missing.first().map(|missing| Value::Text(missing.to_string().into()))
     })
     .when("something is missing")),
-    of_log(text("leader", "The node that follows it for all.", |_, log: &Source| {
+    of_log(text("leader", "The node that follows it for all.", |_, log: &FollowStats| {
         log.view.leader.as_ref().map(|leader| Value::Text(leader.clone().into()))
     })
     .when("the log has `via`")),
     of_log(
-        value("nodes", Kind::Gauge, Unit::Count, "Nodes that are listed, this one included.", |_, log: &Source| {
+        value("nodes", ValueKind::Gauge, Unit::Count, "Nodes that are listed, this one included.", |_, log: &FollowStats| {
             Some(Value::Number(log.view.fleet.as_ref()?.nodes))
         })
         .when("the log is of etcd"),
     ),
     of_log(
-        value("backlog", Kind::Gauge, Unit::Count, "Bumps of clients that are not in the log yet.", |_, log: &Source| {
+        value("backlog", ValueKind::Gauge, Unit::Count, "Bumps of clients that are not in the log yet.", |_, log: &FollowStats| {
             Some(Value::Number(log.view.fleet.as_ref()?.backlog))
         })
         .when("the log is of etcd"),
     ),
     of_log(
-        value("sent", Kind::Counter, Unit::Count, "Bumps of clients, which go into the log.", |_, log: &Source| {
+        value("sent", ValueKind::Counter, Unit::Count, "Bumps of clients, which go into the log.", |_, log: &FollowStats| {
             Some(Value::Number(log.view.fleet.as_ref()?.sent))
         })
         .when("the log is of etcd"),
     ),
     of_log(
-        value("waited", Kind::Counter, Unit::Count, "Replies that waited for the log.", |_, log: &Source| {
+        value("waited", ValueKind::Counter, Unit::Count, "Replies that waited for the log.", |_, log: &FollowStats| {
             Some(Value::Number(log.view.fleet.as_ref()?.waited))
         })
         .when("the log is of etcd"),
     ),
     of_log(
-        value("not_confirmed", Kind::Counter, Unit::Count, "Replies that said that a bump is not confirmed.", |_, log: &Source| {
+        value("not_confirmed", ValueKind::Counter, Unit::Count, "Replies that said that a bump is not confirmed.", |_, log: &FollowStats| {
             Some(Value::Number(log.view.fleet.as_ref()?.not_confirmed))
         })
         .when("the log is of etcd"),

@@ -1,6 +1,6 @@
-//! `stats`: memcached's names, in memcached's order and number, with this server's numbers.
+//! `stats`: memcached's names in memcached's order, with this server's values.
 //!
-//! What is about slabs, the LRU crawler or other things that do not exist here reads 0 or its sensible equivalent.
+//! Statistics of slabs, the LRU crawler and other parts that do not exist here are 0 or an equivalent value.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use cattlegrid_store::{StoreStats, StoreUsage};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 
-use super::definition::{Export, Kind, Row, Unit, Value, counter, gauge, text, value, zero};
+use super::definition::{Export, StatRow, Unit, Value, ValueKind, counter, gauge, text, value, zero};
 use crate::shared::Shared;
 
-/// What most statistics are read from.
+/// The source of most statistics.
 pub(super) struct Snapshot {
     pub(super) now: Now,
     pub(super) counts: Counts,
@@ -21,12 +21,12 @@ pub(super) struct Snapshot {
     pub(super) store: StoreStats,
 }
 
-/// What `stats` is read from.
-pub(super) struct General {
+/// The source of `stats`.
+pub(super) struct GeneralStats {
     base: Snapshot,
-    /// CPU time of the process in seconds: of its own code, and of the system on its behalf.
+    /// CPU time of the process in seconds: in user mode, and in the kernel.
     cpu: [f64; 2],
-    /// Lines given to watchers, and lines that found no room.
+    /// Lines given to watchers, and lines for which there was no room.
     watcher_lines: (u64, u64),
 }
 
@@ -37,7 +37,7 @@ impl Snapshot {
     }
 }
 
-impl General {
+impl GeneralStats {
     pub(super) fn take(shared: &Shared, now: Now) -> Self {
         Self {
             base: Snapshot::take(shared, now),
@@ -62,13 +62,13 @@ impl AsRef<Counts> for Snapshot {
     }
 }
 
-impl AsRef<Counts> for General {
+impl AsRef<Counts> for GeneralStats {
     fn as_ref(&self) -> &Counts {
         &self.base.counts
     }
 }
 
-/// The row of a counter of [`Counters`], with its unit if that is not what its help names.
+/// The row of a counter of [`Counters`]; its unit is given if it is not the thing that the help counts.
 macro_rules! counted {
     ($name:ident) => {
         $crate::stats::general::counted!($name, Count)
@@ -84,7 +84,7 @@ macro_rules! counted {
 }
 pub(super) use counted;
 
-/// What a counter of [`Counters`] counts.
+/// The description of a counter of [`Counters`].
 pub(super) const fn help(name: &str) -> &'static str {
     let mut at = 0;
     loop {
@@ -96,7 +96,7 @@ pub(super) const fn help(name: &str) -> &'static str {
     }
 }
 
-/// `==`, which cannot be used in constants.
+/// `==` for constants, where the operator cannot be used.
 const fn is_same(one: &[u8], other: &[u8]) -> bool {
     let mut at = 0;
     while at < one.len() && at < other.len() && one[at] == other[at] {
@@ -112,33 +112,33 @@ const NO_POOL: &str = "Always 0: replies have no objects of their own.";
 
 const WITH_TLS: &str = "with `-Z`";
 
-/// The lines of memcached's LRU crawler, of its LRU maintainer and of its mover of slabs: as there they are missing where these
-/// are switched off.
-pub(super) const fn crawler<S>(row: Row<S>) -> Row<S> {
+/// A line of memcached's LRU crawler, which is missing where the crawler is switched off, as in memcached.
+/// [`maintainer`] and [`mover`] do the same for the LRU maintainer and the mover of slabs.
+pub(super) const fn crawler<S>(row: StatRow<S>) -> StatRow<S> {
     row.only(|shared| is_tuned_on(shared, "lru_crawler"), "without `-o no_lru_crawler`")
 }
 
 /// See [`crawler`].
-pub(super) const fn maintainer<S>(row: Row<S>) -> Row<S> {
+pub(super) const fn maintainer<S>(row: StatRow<S>) -> StatRow<S> {
     row.only(|shared| is_tuned_on(shared, "lru_maintainer_thread"), "without `-o no_lru_maintainer`")
 }
 
-const fn mover<S>(row: Row<S>) -> Row<S> {
+const fn mover<S>(row: StatRow<S>) -> StatRow<S> {
     row.only(|shared| is_tuned_on(shared, "slab_reassign"), "without `-o no_slab_reassign`")
 }
 
-/// A setting that only statistics show.
+/// Whether a setting that only statistics show is on.
 fn is_tuned_on(shared: &Shared, name: &str) -> bool {
     shared.settings.tuning.get(name).is_none_or(|value| value != "no")
 }
 
-/// In memcached's order.
-pub(super) static ROWS: &[Row<General>] = &[
+/// The rows in memcached's order.
+pub(super) static ROWS: &[StatRow<GeneralStats>] = &[
     gauge("pid", Unit::Count, "Process id of the server.", |_, _| std::process::id().into()),
     gauge("uptime", Unit::Seconds, "Seconds since the server started.", |_, s| {
         s.base.now.second.saturating_sub(2).into()
     }),
-    value("time", Kind::Gauge, Unit::UnixSeconds, "The server's time of day.", |_, s| {
+    value("time", ValueKind::Gauge, Unit::UnixSeconds, "The server's time of day.", |_, s| {
         let now = s.base.now;
         Some(u64::try_from(now.unix(now.second)).unwrap_or(0).into())
     }),
@@ -150,12 +150,16 @@ pub(super) static ROWS: &[Row<General>] = &[
     text("libevent", "Always none: the server does not use libevent.", |_, _| Some(Value::text("none")))
         .export(Export::Nothing),
     gauge("pointer_size", Unit::Bits, "Bits of a pointer.", |_, _| usize::BITS.into()),
-    value("rusage_user", Kind::Counter, Unit::Seconds, "CPU time of the process in its own code.", |_, s| {
-        Some(Value::Decimal(s.cpu[0], 6))
-    }),
+    value(
+        "rusage_user",
+        ValueKind::Counter,
+        Unit::Seconds,
+        "CPU time of the process in its own code.",
+        |_, s| Some(Value::Decimal(s.cpu[0], 6)),
+    ),
     value(
         "rusage_system",
-        Kind::Counter,
+        ValueKind::Counter,
         Unit::Seconds,
         "CPU time of the system on behalf of the process.",
         |_, s| Some(Value::Decimal(s.cpu[1], 6)),
@@ -183,9 +187,9 @@ pub(super) static ROWS: &[Row<General>] = &[
         "The most connections that have been open at once.",
         |shared, _| shared.gauges.most.load(Relaxed) as u64,
     ),
-    zero("response_obj_oom", Kind::Counter, Unit::Count, NO_POOL),
-    zero("response_obj_count", Kind::Gauge, Unit::Count, NO_POOL),
-    zero("response_obj_bytes", Kind::Gauge, Unit::Bytes, NO_POOL),
+    zero("response_obj_oom", ValueKind::Counter, Unit::Count, NO_POOL),
+    zero("response_obj_count", ValueKind::Gauge, Unit::Count, NO_POOL),
+    zero("response_obj_bytes", ValueKind::Gauge, Unit::Bytes, NO_POOL),
     gauge("read_buf_count", Unit::Count, "Receive buffers, one for each thread.", |shared, _| {
         shared.settings.threads as u64
     })
@@ -196,7 +200,7 @@ pub(super) static ROWS: &[Row<General>] = &[
         "Bytes of the receive buffers, and of what has arrived of uploads.",
         |shared, _| (shared.settings.threads * shared.caps.receive_bytes + shared.uploads.bytes()) as u64,
     ),
-    zero("read_buf_bytes_free", Kind::Gauge, Unit::Bytes, "Always 0: no receive buffer is kept unused."),
+    zero("read_buf_bytes_free", ValueKind::Gauge, Unit::Bytes, "Always 0: no receive buffer is kept unused."),
     counter(
         "read_buf_oom",
         Unit::Count,
@@ -270,19 +274,24 @@ pub(super) static ROWS: &[Row<General>] = &[
         s.base.usage.hash_power.into()
     }),
     gauge("hash_bytes", Unit::Bytes, "Bytes of the index.", |_, s| s.base.usage.index_bytes),
-    zero("hash_is_expanding", Kind::Gauge, Unit::Flag, "Always 0: the index grows by one bucket at a time."),
-    mover(zero("slab_reassign_rescues", Kind::Counter, Unit::Count, NO_SLABS)),
-    mover(zero("slab_reassign_chunk_rescues", Kind::Counter, Unit::Count, NO_SLABS)),
-    mover(zero("slab_reassign_inline_reclaim", Kind::Counter, Unit::Count, NO_SLABS)),
-    mover(zero("slab_reassign_busy_items", Kind::Counter, Unit::Count, NO_SLABS)),
-    mover(zero("slab_reassign_busy_deletes", Kind::Counter, Unit::Count, NO_SLABS)),
-    mover(zero("slab_reassign_busy_nomem", Kind::Counter, Unit::Count, NO_SLABS)),
+    zero(
+        "hash_is_expanding",
+        ValueKind::Gauge,
+        Unit::Flag,
+        "Always 0: the index grows by one bucket at a time.",
+    ),
+    mover(zero("slab_reassign_rescues", ValueKind::Counter, Unit::Count, NO_SLABS)),
+    mover(zero("slab_reassign_chunk_rescues", ValueKind::Counter, Unit::Count, NO_SLABS)),
+    mover(zero("slab_reassign_inline_reclaim", ValueKind::Counter, Unit::Count, NO_SLABS)),
+    mover(zero("slab_reassign_busy_items", ValueKind::Counter, Unit::Count, NO_SLABS)),
+    mover(zero("slab_reassign_busy_deletes", ValueKind::Counter, Unit::Count, NO_SLABS)),
+    mover(zero("slab_reassign_busy_nomem", ValueKind::Counter, Unit::Count, NO_SLABS)),
     mover(text("slab_reassign_last_busy_status", "Always none: there are no slabs to move.", |_, _| {
         Some(Value::text("none"))
     }))
     .export(Export::Nothing),
-    mover(zero("slab_reassign_running", Kind::Gauge, Unit::Flag, NO_SLABS)),
-    mover(zero("slabs_moved", Kind::Counter, Unit::Count, NO_SLABS)),
+    mover(zero("slab_reassign_running", ValueKind::Gauge, Unit::Flag, NO_SLABS)),
+    mover(zero("slabs_moved", ValueKind::Counter, Unit::Count, NO_SLABS)),
     crawler(gauge(
         "lru_crawler_running",
         Unit::Flag,
@@ -290,8 +299,13 @@ pub(super) static ROWS: &[Row<General>] = &[
         |shared, _| shared.dumps.is_running().into(),
     )),
     crawler(counter("lru_crawler_starts", Unit::Count, "Dumps begun.", |shared, _| shared.dumps.started())),
-    maintainer(zero("lru_maintainer_juggles", Kind::Counter, Unit::Count, NO_LRU)),
-    zero("malloc_fails", Kind::Counter, Unit::Count, "Always 0: see `memory_refused` of `stats cattlegrid`."),
+    maintainer(zero("lru_maintainer_juggles", ValueKind::Counter, Unit::Count, NO_LRU)),
+    zero(
+        "malloc_fails",
+        ValueKind::Counter,
+        Unit::Count,
+        "Always 0: see `memory_refused` of `stats cattlegrid`.",
+    ),
     counted!(log_worker_dropped),
     counted!(log_worker_written),
     counter(
@@ -309,13 +323,13 @@ pub(super) static ROWS: &[Row<General>] = &[
     gauge("log_watchers", Unit::Count, "Connections that watch, 20 at most.", |shared, _| {
         shared.watchers.count() as u64
     }),
-    zero("unexpected_napi_ids", Kind::Counter, Unit::Count, "Always 0: NAPI ids are not used."),
-    zero("round_robin_fallback", Kind::Counter, Unit::Count, "Always 0: NAPI ids are not used."),
+    zero("unexpected_napi_ids", ValueKind::Counter, Unit::Count, "Always 0: NAPI ids are not used."),
+    zero("round_robin_fallback", ValueKind::Counter, Unit::Count, "Always 0: NAPI ids are not used."),
     gauge(
         "bytes",
         Unit::Bytes,
         "Bytes of items in segments, padding included, and of large values.",
-        |_, s: &General| s.base.usage.bytes,
+        |_, s: &GeneralStats| s.base.usage.bytes,
     )
     .export(Export::As("items")),
     gauge(
@@ -324,9 +338,11 @@ pub(super) static ROWS: &[Row<General>] = &[
         "Items stored, including items that have died and have not been removed yet.",
         |_, s| s.base.usage.items,
     ),
-    counter("total_items", Unit::Count, "Items stored since the start.", |_, s: &General| s.base.store.total)
-        .export(Export::As("items_stored")),
-    zero("slab_global_page_pool", Kind::Gauge, Unit::Count, NO_SLABS),
+    counter("total_items", Unit::Count, "Items stored since the start.", |_, s: &GeneralStats| {
+        s.base.store.total
+    })
+    .export(Export::As("items_stored")),
+    zero("slab_global_page_pool", ValueKind::Gauge, Unit::Count, NO_SLABS),
     counter(
         "expired_unfetched",
         Unit::Count,
@@ -336,7 +352,7 @@ pub(super) static ROWS: &[Row<General>] = &[
     counter("evicted_unfetched", Unit::Count, "Items evicted that were never read.", |_, s| {
         s.base.store.evicted_unfetched
     }),
-    maintainer(zero("evicted_active", Kind::Counter, Unit::Count, NO_LRU)),
+    maintainer(zero("evicted_active", ValueKind::Counter, Unit::Count, NO_LRU)),
     counter("evictions", Unit::Count, "Live items dropped to make room.", |_, s| s.base.store.evictions),
     counter(
         "reclaimed",
@@ -344,20 +360,20 @@ pub(super) static ROWS: &[Row<General>] = &[
         "Dead items removed, by a look-up or when their segment was emptied.",
         |_, s| s.base.store.reclaimed,
     ),
-    zero("crawler_reclaimed", Kind::Counter, Unit::Count, NO_CRAWLER),
-    zero("crawler_items_checked", Kind::Counter, Unit::Count, NO_CRAWLER),
-    zero("lrutail_reflocked", Kind::Counter, Unit::Count, NO_LRU),
-    maintainer(zero("moves_to_cold", Kind::Counter, Unit::Count, NO_LRU)),
-    maintainer(zero("moves_to_warm", Kind::Counter, Unit::Count, NO_LRU)),
-    maintainer(zero("moves_within_lru", Kind::Counter, Unit::Count, NO_LRU)),
-    maintainer(zero("direct_reclaims", Kind::Counter, Unit::Count, NO_LRU)),
-    maintainer(zero("lru_bumps_dropped", Kind::Counter, Unit::Count, NO_LRU)),
+    zero("crawler_reclaimed", ValueKind::Counter, Unit::Count, NO_CRAWLER),
+    zero("crawler_items_checked", ValueKind::Counter, Unit::Count, NO_CRAWLER),
+    zero("lrutail_reflocked", ValueKind::Counter, Unit::Count, NO_LRU),
+    maintainer(zero("moves_to_cold", ValueKind::Counter, Unit::Count, NO_LRU)),
+    maintainer(zero("moves_to_warm", ValueKind::Counter, Unit::Count, NO_LRU)),
+    maintainer(zero("moves_within_lru", ValueKind::Counter, Unit::Count, NO_LRU)),
+    maintainer(zero("direct_reclaims", ValueKind::Counter, Unit::Count, NO_LRU)),
+    maintainer(zero("lru_bumps_dropped", ValueKind::Counter, Unit::Count, NO_LRU)),
     value(
         "idle_kicks",
-        Kind::Counter,
+        ValueKind::Counter,
         Unit::Count,
         "Connections closed because they were idle for too long.",
-        |shared, _: &General| {
+        |shared, _: &GeneralStats| {
             shared.settings.idle_timeout?;
             Some(shared.gauges.idle_kicks.load(Relaxed).into())
         },
@@ -365,22 +381,26 @@ pub(super) static ROWS: &[Row<General>] = &[
     .when("with `-o idle_timeout`"),
     value(
         "ssl_handshake_errors",
-        Kind::Counter,
+        ValueKind::Counter,
         Unit::Count,
         help("ssl_handshake_errors"),
-        |shared, s: &General| shared.tls.as_ref().map(|_| s.base.counts.ssl_handshake_errors.into()),
+        |shared, s: &GeneralStats| shared.tls.as_ref().map(|_| s.base.counts.ssl_handshake_errors.into()),
     )
     .when(WITH_TLS),
-    value("ssl_proto_errors", Kind::Counter, Unit::Count, help("ssl_proto_errors"), |shared, s: &General| {
-        shared.tls.as_ref().map(|_| s.base.counts.ssl_proto_errors.into())
-    })
+    value(
+        "ssl_proto_errors",
+        ValueKind::Counter,
+        Unit::Count,
+        help("ssl_proto_errors"),
+        |shared, s: &GeneralStats| shared.tls.as_ref().map(|_| s.base.counts.ssl_proto_errors.into()),
+    )
     .when(WITH_TLS),
     value(
         "time_since_server_cert_refresh",
-        Kind::Gauge,
+        ValueKind::Gauge,
         Unit::Seconds,
         "Seconds since certificates and key were read.",
-        |shared, s: &General| {
+        |shared, s: &GeneralStats| {
             let read = shared.gauges.certificates_read.load(Relaxed);
             shared.tls.as_ref().map(|_| u64::from(s.base.now.second.saturating_sub(read)).into())
         },

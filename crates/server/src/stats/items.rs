@@ -2,24 +2,24 @@
 
 use cattlegrid_engine::{Counts, Now};
 
-use super::definition::{Definition, Export, Kind, Row, Sink, Unit, counter, gauge, put_all, zero};
+use super::definition::{Definition, Export, Sink, StatRow, Unit, ValueKind, counter, gauge, put_all, zero};
 use super::general::{Snapshot, counted, help, maintainer};
 use crate::shared::Shared;
 
-/// What `stats items` is read from.
+/// The source of `stats items`.
 pub(super) struct Items {
     base: Snapshot,
-    /// Second of the last use of the item that has been unused longest.
+    /// The second of the last use of the item that has been unused longest.
     oldest: u32,
 }
 
-/// The class of all items.
+/// The number of the only class.
 const CLASS: u32 = 1;
 
 const NO_LRU: &str = "Always 0: there is no LRU list.";
 const NO_CRAWLER: &str = "Always 0: there is no LRU crawler that reclaims items.";
 
-/// Nothing without items.
+/// The lines of `stats items`; none if there are no items.
 pub(super) fn collect_items(shared: &Shared, now: Now, sink: &mut dyn Sink) {
     let base = Snapshot::take(shared, now);
     if base.usage.items > 0 {
@@ -28,7 +28,7 @@ pub(super) fn collect_items(shared: &Shared, now: Now, sink: &mut dyn Sink) {
     }
 }
 
-/// Nothing of the class without segments.
+/// The lines of `stats slabs`; none of the class if there are no segments.
 pub(super) fn collect_slabs(shared: &Shared, now: Now, sink: &mut dyn Sink) {
     let base = Snapshot::take(shared, now);
     if base.usage.segments > 0 {
@@ -37,23 +37,23 @@ pub(super) fn collect_slabs(shared: &Shared, now: Now, sink: &mut dyn Sink) {
     put_all(ALL_SLABS, &[], shared, &base, sink);
 }
 
-const fn item<S>(row: Row<S>) -> Row<S> {
+const fn item<S>(row: StatRow<S>) -> StatRow<S> {
     row.labelled("items:{class}:", &["class"])
 }
 
-/// Of the queues: without memcached's LRU maintainer there is one.
-const fn queue(row: Row<Items>) -> Row<Items> {
+/// A row that exists only with memcached's LRU maintainer: without it there is one queue.
+const fn queue(row: StatRow<Items>) -> StatRow<Items> {
     maintainer(item(row))
 }
 
-const fn no_lru(name: &'static str) -> Row<Items> {
-    queue(zero(name, Kind::Counter, Unit::Count, NO_LRU))
+const fn no_lru(name: &'static str) -> StatRow<Items> {
+    queue(zero(name, ValueKind::Counter, Unit::Count, NO_LRU))
 }
 
-/// In memcached's order.
-pub(super) static ITEMS: &[Row<Items>] = &[
+/// The rows in memcached's order.
+pub(super) static ITEMS: &[StatRow<Items>] = &[
     item(gauge("number", Unit::Count, "Items stored.", |_, s| s.base.usage.items)),
-    queue(zero("number_hot", Kind::Gauge, Unit::Count, NO_LRU)),
+    queue(zero("number_hot", ValueKind::Gauge, Unit::Count, NO_LRU)),
     queue(gauge(
         "number_warm",
         Unit::Count,
@@ -66,8 +66,8 @@ pub(super) static ITEMS: &[Row<Items>] = &[
         "Items in the small and the blind queue, where keys begin.",
         |_, s| s.base.usage.queue_items[0] + s.base.usage.queue_items[2],
     )),
-    queue(zero("age_hot", Kind::Gauge, Unit::Seconds, NO_LRU)),
-    queue(zero("age_warm", Kind::Gauge, Unit::Seconds, NO_LRU)),
+    queue(zero("age_hot", ValueKind::Gauge, Unit::Seconds, NO_LRU)),
+    queue(zero("age_warm", ValueKind::Gauge, Unit::Seconds, NO_LRU)),
     item(gauge(
         "age",
         Unit::Seconds,
@@ -94,7 +94,7 @@ pub(super) static ITEMS: &[Row<Items>] = &[
         |_, s| s.base.store.last_evicted.idle_seconds(),
     )),
     item(counter("outofmemory", Unit::Count, help("store_no_memory"), |_, s| s.base.counts.store_no_memory)),
-    item(zero("tailrepairs", Kind::Counter, Unit::Count, NO_LRU)),
+    item(zero("tailrepairs", ValueKind::Counter, Unit::Count, NO_LRU)),
     item(counter(
         "reclaimed",
         Unit::Count,
@@ -111,9 +111,9 @@ pub(super) static ITEMS: &[Row<Items>] = &[
         s.base.store.evicted_unfetched
     })),
     no_lru("evicted_active"),
-    item(zero("crawler_reclaimed", Kind::Counter, Unit::Count, NO_CRAWLER)),
-    item(zero("crawler_items_checked", Kind::Counter, Unit::Count, NO_CRAWLER)),
-    item(zero("lrutail_reflocked", Kind::Counter, Unit::Count, NO_LRU)),
+    item(zero("crawler_reclaimed", ValueKind::Counter, Unit::Count, NO_CRAWLER)),
+    item(zero("crawler_items_checked", ValueKind::Counter, Unit::Count, NO_CRAWLER)),
+    item(zero("lrutail_reflocked", ValueKind::Counter, Unit::Count, NO_LRU)),
     no_lru("moves_to_cold"),
     queue(counter("moves_to_warm", Unit::Count, "Items moved because their segment was emptied.", |_, s| {
         s.base.store.moved
@@ -127,15 +127,15 @@ pub(super) static ITEMS: &[Row<Items>] = &[
     no_lru("hits_to_temp"),
 ];
 
-const fn slab(row: Row<Snapshot>) -> Row<Snapshot> {
+const fn slab(row: StatRow<Snapshot>) -> StatRow<Snapshot> {
     row.labelled("{class}:", &["class"])
 }
 
-/// A page of memcached's: dashboards multiply `total_pages` by it.
+/// The size of a memcached page in bytes, by which dashboards multiply `total_pages`.
 const PAGE_BYTES: u64 = 1 << 20;
 
-/// One class: its pages are of memcached's size, its chunks the items in them.
-pub(super) static SLABS: &[Row<Snapshot>] = &[
+/// The rows of the only class: its pages have memcached's size, and its chunks are the items in them.
+pub(super) static SLABS: &[StatRow<Snapshot>] = &[
     slab(gauge("chunk_size", Unit::Bytes, "Mean bytes of an item.", |_, s| chunk(s))),
     slab(gauge("chunks_per_page", Unit::Count, "Items of that size that a MiB has room for.", |_, s| {
         PAGE_BYTES.checked_div(chunk(s)).unwrap_or(0)
@@ -148,8 +148,8 @@ pub(super) static SLABS: &[Row<Snapshot>] = &[
     )),
     slab(gauge("total_chunks", Unit::Count, "Items stored.", |_, s| s.usage.items)),
     slab(gauge("used_chunks", Unit::Count, "Items stored.", |_, s| s.usage.items)),
-    slab(zero("free_chunks", Kind::Gauge, Unit::Count, "Always 0: there are no chunks.")),
-    slab(zero("free_chunks_end", Kind::Gauge, Unit::Count, "Always 0: there are no chunks.")),
+    slab(zero("free_chunks", ValueKind::Gauge, Unit::Count, "Always 0: there are no chunks.")),
+    slab(zero("free_chunks_end", ValueKind::Gauge, Unit::Count, "Always 0: there are no chunks.")),
     slab(counted!(get_hits)),
     slab(counted!(cmd_set)),
     slab(counted!(delete_hits)),
@@ -160,8 +160,8 @@ pub(super) static SLABS: &[Row<Snapshot>] = &[
     slab(counted!(touch_hits)),
 ];
 
-/// Of all classes.
-pub(super) static ALL_SLABS: &[Row<Snapshot>] = &[
+/// The rows of all classes together.
+pub(super) static ALL_SLABS: &[StatRow<Snapshot>] = &[
     gauge("active_slabs", Unit::Count, "Classes that hold items: 1, or 0 before the first.", |_, s| {
         (s.usage.segments > 0).into()
     }),
@@ -173,13 +173,13 @@ pub(super) static ALL_SLABS: &[Row<Snapshot>] = &[
     ),
 ];
 
-/// Mean bytes of an item; 0 without items.
+/// The mean size of an item in bytes; 0 without items.
 fn chunk(s: &Snapshot) -> u64 {
     s.usage.bytes.checked_div(s.usage.items).unwrap_or(0)
 }
 
-/// What `stats sizes` prints without `-o track_sizes`; otherwise a [dump](crate::dump) answers.
+/// The line of `stats sizes` without `-o track_sizes`; with it, a [dump](crate::dump) answers.
 pub(super) static SIZES: Definition = {
-    let definition = Definition::new("sizes_status", Kind::Text, Unit::None, "Always disabled.");
+    let definition = Definition::new("sizes_status", ValueKind::Text, Unit::None, "Always disabled.");
     Definition { when: "without `-o track_sizes`", ..definition }
 };

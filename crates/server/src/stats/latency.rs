@@ -2,11 +2,11 @@
 
 use std::fmt::Display;
 
-use super::definition::{Definition, Export, Histogram, Kind, Sink, Unit};
+use super::definition::{Definition, Export, Histogram, Sink, Unit, ValueKind};
 use crate::samplers::{BUCKETS_US, Family, Sums};
 use crate::shared::Shared;
 
-/// Of each family of which a request was sampled.
+/// The lines of each family of which a request was sampled.
 pub(super) fn collect(shared: &Shared, sink: &mut dyn Sink) {
     for family in Family::ALL {
         let sums = Sums::of(family, shared.lanes.iter().map(|lane| &lane.latency));
@@ -26,44 +26,44 @@ const PREFIX: &str = "{family}:";
 const LABELS: &[&str] = &["family"];
 const WHEN: &str = "of families of which a request was sampled";
 
-/// Of the samples.
+/// The histogram of the sampled requests.
 static REQUEST: Histogram = Histogram {
     name: "request",
     help: "How long requests take from the receive to the send, those that are held aside: a sample of one in 64.",
 };
 
-/// Samples by how long they took.
+/// Samples by duration.
 pub(super) static SAMPLES: Definition = Definition {
     suffix: "_to_{most}us",
     export: Export::Bucket(&REQUEST),
     when: WHEN,
     ..Definition::new(
         "samples",
-        Kind::Counter,
+        ValueKind::Counter,
         Unit::Count,
         "Sampled requests that took at most this many microseconds; each counts in the first line that fits.",
     )
     .labelled(PREFIX, &["family", "most"])
 };
-/// Samples longer than all of these.
+/// Samples longer than all bounds.
 pub(super) static SAMPLES_LONGER: Definition = Definition {
     export: Export::LastBucket(&REQUEST),
     when: WHEN,
     ..Definition::new(
         "samples_longer",
-        Kind::Counter,
+        ValueKind::Counter,
         Unit::Count,
         "Sampled requests that took longer than that.",
     )
     .labelled(PREFIX, LABELS)
 };
-/// Time of all samples.
+/// The total time of all samples.
 pub(super) static SAMPLES_US: Definition = Definition {
     export: Export::BucketSum(&REQUEST),
     when: WHEN,
     ..Definition::new(
         "samples_us",
-        Kind::Counter,
+        ValueKind::Counter,
         Unit::Microseconds,
         "Time of all sampled requests together.",
     )

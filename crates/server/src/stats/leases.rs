@@ -1,21 +1,22 @@
 //! `stats leases`: a line for each key that is being computed.
 //!
-//! A list, not figures: a key's fields stand in one line, behind the key, and no exporter reads them.
+//! This is a list and not a group of figures: a key's fields are in one line, after the key, and no exporter
+//! reads them.
 
 use std::fmt::Write as _;
 
 use cattlegrid_engine::Now;
 use cattlegrid_herd::LeaseView;
 
-use super::Lines;
-use super::definition::{Kind, Row, Unit, Value, gauge, text, value};
+use super::StatLines;
+use super::definition::{StatRow, Unit, Value, ValueKind, gauge, text, value};
 use crate::shared::Shared;
 
-/// Longest list of leases, in bytes, as memcached's longest dump.
+/// The longest list of leases, in bytes, which is memcached's longest dump.
 const LEASES_BYTES: usize = 2 << 20;
 
 /// The fields of a line, in their order.
-pub(super) static FIELDS: &[Row<LeaseView>] = &[
+pub(super) static FIELDS: &[StatRow<LeaseView>] = &[
     gauge("token", Unit::Clock, "The lease's token.", |_, lease| lease.token),
     text("kind", "The state of the key's value: absent, stale, or early (soon to expire).", |_, lease| {
         Some(Value::text(lease.kind.name()))
@@ -37,7 +38,7 @@ pub(super) static FIELDS: &[Row<LeaseView>] = &[
     gauge("age_ms", Unit::Milliseconds, "Time since the computation began.", |_, lease| lease.age_ms),
     value(
         "left_ms",
-        Kind::Gauge,
+        ValueKind::Gauge,
         Unit::Milliseconds,
         "Time until the lease ends.",
         |_, lease: &LeaseView| (lease.loader || lease.holder.is_some()).then(|| lease.left_ms.into()),
@@ -54,14 +55,14 @@ fn of_loader(shared: &Shared, lease: &LeaseView) -> String {
     }
     let job = shared.loaders.job_of(lease.token);
     job.map_or_else(
-        // Its job ends at this moment.
+        // The job is ending at this moment.
         || "loader".to_owned(),
         |job| format!("loader {}{}", job.loader, if job.is_refresh { " refresh" } else { "" }),
     )
 }
 
-/// Writes the list. Lines are made while no shard is locked.
-pub(super) fn list(lines: &mut Lines, shared: &Shared, now: Now) {
+/// Writes the list; lines are formatted while no shard is locked.
+pub(super) fn list(lines: &mut StatLines, shared: &Shared, now: Now) {
     each(shared, now, |key, fields| {
         if lines.0.len() > LEASES_BYTES {
             return false;
@@ -75,14 +76,15 @@ pub(super) fn list(lines: &mut Lines, shared: &Shared, now: Now) {
     });
 }
 
-/// Each key, as it is shown, with its fields, until `each` says that it has enough. No shard is locked meanwhile.
+/// Calls `each` with each key, as it is shown, and its fields, until it returns false. No shard is locked
+/// meanwhile.
 pub(crate) fn each(shared: &Shared, now: Now, mut each: impl FnMut(&str, &[(&'static str, Value)]) -> bool) {
     shared.engine.each_lease(now.ms, |lease| {
         let fields: Vec<_> = FIELDS
             .iter()
             .filter_map(|field| Some((field.definition.name, field.read(shared, &lease)?)))
             .collect();
-        // A key sent as base64 may hold anything.
+        // Keys are escaped, since a key sent as base64 may contain any byte.
         each(&crate::watch::escaped(&lease.key).to_string(), &fields)
     });
 }

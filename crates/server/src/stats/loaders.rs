@@ -1,6 +1,8 @@
-//! `stats loaders`: of each loader what its jobs came to, and its workers; then results that are on their way to be stored.
+//! `stats loaders`: for each loader the results of its jobs, and its workers; then results on their way to
+//! the store.
 //!
-//! Counters belong to a loader's name: a reload keeps them. Workers and times are those of the pool, which a reload replaces.
+//! Counters belong to a loader's name, and a reload keeps them. Workers and times belong to its pool, which a
+//! reload replaces.
 
 use std::fmt::Display;
 use std::sync::atomic::Ordering::Relaxed;
@@ -8,16 +10,16 @@ use std::time::Duration;
 
 use cattlegrid_loader::LoaderView;
 
-use super::definition::{Row, Sink, Unit, Value, counter, gauge, put_all, text};
+use super::definition::{Sink, StatRow, Unit, Value, counter, gauge, put_all, text};
 use crate::shared::Shared;
 
-/// What the last lines are read from.
-pub(super) struct Transit {
+/// The source of the last lines.
+pub(super) struct LoadTransit {
     bytes: usize,
     bytes_max: usize,
 }
 
-/// Of each loader in force, by name, then of all; nothing without a loader.
+/// The lines of each loader in force, by name, then of all together; none without a loader.
 pub(super) fn collect(shared: &Shared, sink: &mut dyn Sink) {
     let views = shared.loaders.views();
     for view in &views {
@@ -26,11 +28,11 @@ pub(super) fn collect(shared: &Shared, sink: &mut dyn Sink) {
     }
     if !views.is_empty() {
         let (bytes, bytes_max) = shared.loaders.transit();
-        put_all(TRANSIT, &[], shared, &Transit { bytes, bytes_max }, sink);
+        put_all(TRANSIT, &[], shared, &LoadTransit { bytes, bytes_max }, sink);
     }
 }
 
-const fn of_loader(row: Row<LoaderView>) -> Row<LoaderView> {
+const fn of_loader(row: StatRow<LoaderView>) -> StatRow<LoaderView> {
     row.labelled("{loader}:", &["loader"])
 }
 
@@ -41,15 +43,15 @@ macro_rules! count {
     };
 }
 
-/// A number of its pool.
+/// A figure of a loader's pool.
 macro_rules! pool {
     ($name:ident, $help:literal) => {
         of_loader(gauge(stringify!($name), Unit::Count, $help, |_, view| view.pool.$name))
     };
 }
 
-/// Lines of each loader.
-pub(super) static LOADERS: &[Row<LoaderView>] = &[
+/// The rows of a loader.
+pub(super) static LOADERS: &[StatRow<LoaderView>] = &[
     of_loader(text("mode", "How its workers are started and spoken to.", |_, view| {
         Some(Value::text(view.settings.mode.name()))
     })),
@@ -164,8 +166,8 @@ pub(super) static LOADERS: &[Row<LoaderView>] = &[
     })),
 ];
 
-/// Lines behind them.
-pub(super) static TRANSIT: &[Row<Transit>] = &[
+/// The rows of all loaders together.
+pub(super) static TRANSIT: &[StatRow<LoadTransit>] = &[
     gauge(
         "transit_bytes",
         Unit::Bytes,

@@ -1,6 +1,8 @@
-//! `stats objects`: what the objects of each type hold, what the calls of each method came to, then all of them.
+//! `stats objects`: for each type its objects, and the results of each method's calls; then all types
+//! together.
 //!
-//! Counts of methods are sums over the lanes. One call in [`TIMED_EVERY`] is timed, and every call that takes several steps or is one of a slow method.
+//! Counts of methods are sums over the lanes. One call in [`TIMED_EVERY`] is timed, and so is each call that
+//! takes several steps or is of a slow method.
 //!
 //! [`TIMED_EVERY`]: cattlegrid_engine::TIMED_EVERY
 
@@ -12,12 +14,12 @@ use cattlegrid_engine::{MethodCounter, ObjectsUsage};
 use cattlegrid_objects::{HostUsage, Registry};
 use cattlegrid_store::ObjectUsage;
 
-use super::definition::{Export, Kind, Row, Sink, Unit, Value, counter, gauge, put_all, value};
+use super::definition::{Export, Sink, StatRow, Unit, Value, ValueKind, counter, gauge, put_all, value};
 use crate::shared::Shared;
 
 /// Sums of a method's counters over the lanes.
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Method {
+pub(super) struct MethodCounts {
     calls: u64,
     errors: u64,
     misses: u64,
@@ -28,7 +30,7 @@ pub(super) struct Method {
     longest_ns: u64,
 }
 
-impl Method {
+impl MethodCounts {
     fn add(&mut self, lane: &MethodCounter) {
         self.calls += lane.calls.get();
         self.errors += lane.errors.get();
@@ -41,22 +43,22 @@ impl Method {
     }
 }
 
-/// What the last lines are read from.
-pub(super) struct All {
+/// The source of the last lines.
+pub(super) struct ObjectTotals {
     usage: ObjectsUsage,
     sum: ObjectUsage,
     registry: Arc<Registry>,
-    /// Of all lanes.
+    /// The sum over all lanes.
     script_errors: u64,
     script_moved: u64,
     host: HostUsage,
 }
 
-/// Of each type that is switched on, then of all; nothing while objects are switched off.
+/// The lines of each type that is switched on, then of all together; none while objects are switched off.
 pub(super) fn collect(shared: &Shared, sink: &mut dyn Sink) {
     let Some(registry) = shared.engine.objects() else { return };
     let usage = shared.engine.objects_usage();
-    let mut methods = vec![Method::default(); Registry::numbers_max()];
+    let mut methods = vec![MethodCounts::default(); Registry::numbers_max()];
     for lane in shared.lanes.iter() {
         for (sum, own) in methods.iter_mut().zip(lane.counters.methods.all()) {
             sum.add(own);
@@ -82,19 +84,25 @@ pub(super) fn collect(shared: &Shared, sink: &mut dyn Sink) {
         script_moved += counters.script_moved.get();
     });
     let host = registry.host().map(|host| host.usage()).unwrap_or_default();
-    put_all(ALL, &[], shared, &All { usage, sum, registry, script_errors, script_moved, host }, sink);
+    put_all(
+        ALL,
+        &[],
+        shared,
+        &ObjectTotals { usage, sum, registry, script_errors, script_moved, host },
+        sink,
+    );
 }
 
-const fn of_type(row: Row<ObjectUsage>) -> Row<ObjectUsage> {
+const fn of_type(row: StatRow<ObjectUsage>) -> StatRow<ObjectUsage> {
     row.labelled("{type}:", &["type"])
 }
 
-const fn of_method(row: Row<Method>) -> Row<Method> {
+const fn of_method(row: StatRow<MethodCounts>) -> StatRow<MethodCounts> {
     row.labelled("{type}:{method}:", &["type", "method"]).when("of methods that were called")
 }
 
-/// Lines of each type.
-pub(super) static TYPES: &[Row<ObjectUsage>] = &[
+/// The rows of a type.
+pub(super) static TYPES: &[StatRow<ObjectUsage>] = &[
     of_type(gauge("items", Unit::Count, "Objects of the type.", |_, own| own.items)),
     of_type(gauge(
         "bytes",
@@ -110,8 +118,8 @@ pub(super) static TYPES: &[Row<ObjectUsage>] = &[
     )),
 ];
 
-/// Lines of each method that was called.
-pub(super) static METHODS: &[Row<Method>] = &[
+/// The rows of a method that was called.
+pub(super) static METHODS: &[StatRow<MethodCounts>] = &[
     of_method(counter("calls", Unit::Count, "Calls, failed ones and misses included.", |_, one| one.calls)),
     of_method(counter("errors", Unit::Count, "Calls answered with an error.", |_, one| one.errors)),
     of_method(counter("misses", Unit::Count, "Calls answered as a miss.", |_, one| one.misses)),
@@ -124,25 +132,25 @@ pub(super) static METHODS: &[Row<Method>] = &[
     of_method(counter("bytes", Unit::Bytes, "Bytes of the values answered.", |_, one| one.bytes)),
     of_method(value(
         "time_avg_us",
-        Kind::Gauge,
+        ValueKind::Gauge,
         Unit::Microseconds,
         "Mean time of the calls that were timed: one in 64 of each thread, all that took several steps, and all of a method whose calls take long.",
         |_, one| one.timed_ns.checked_div(one.timed).map(micros),
     )),
     of_method(value(
         "time_max_us",
-        Kind::Gauge,
+        ValueKind::Gauge,
         Unit::Microseconds,
         "Time of the longest of these.",
         |_, one| (one.timed > 0).then(|| micros(one.longest_ns)),
     )),
 ];
 
-/// Lines behind them.
-pub(super) static ALL: &[Row<All>] = &[
-    gauge("objects", Unit::Count, "Objects of all types.", |_, all: &All| all.sum.items)
+/// The rows of all types together.
+pub(super) static ALL: &[StatRow<ObjectTotals>] = &[
+    gauge("objects", Unit::Count, "Objects of all types.", |_, all: &ObjectTotals| all.sum.items)
         .export(Export::Nothing),
-    gauge("bytes", Unit::Bytes, "Bytes that they hold.", |_, all: &All| all.sum.held_bytes())
+    gauge("bytes", Unit::Bytes, "Bytes that they hold.", |_, all: &ObjectTotals| all.sum.held_bytes())
         .export(Export::Nothing),
     gauge(
         "pinned",
@@ -189,7 +197,7 @@ pub(super) static ALL: &[Row<All>] = &[
     }),
 ];
 
-/// Nanoseconds in microseconds.
+/// A time in microseconds.
 fn micros(ns: u64) -> Value {
     Value::Decimal(Duration::from_nanos(ns).as_secs_f64() * 1e6, 1)
 }

@@ -1,16 +1,16 @@
-//! `stats cattlegrid`: what memcached has no name for.
+//! `stats cattlegrid`: statistics that memcached does not have.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use cattlegrid_engine::{HerdUsage, Now};
 
-use super::definition::{Export, Kind, Row, Unit, Value, counter, gauge, text, value};
+use super::definition::{Export, StatRow, Unit, Value, ValueKind, counter, gauge, text, value};
 use super::general::Snapshot;
 use crate::log::LogCounts;
 use crate::ready::reasons_against;
 use crate::shared::Shared;
 
-/// What `stats cattlegrid` is read from.
+/// The source of `stats cattlegrid`.
 pub(super) struct OwnStats {
     base: Snapshot,
     herd: HerdUsage,
@@ -27,8 +27,8 @@ impl OwnStats {
     }
 }
 
-/// In the order in which they are printed.
-pub(super) static ROWS: &[Row<OwnStats>] = &[
+/// The rows in the order in which they are printed.
+pub(super) static ROWS: &[StatRow<OwnStats>] = &[
     text("version", "The server's own version.", |_, _| Some(Value::text(env!("CARGO_PKG_VERSION"))))
         .export(Export::As("server_version")),
     gauge(
@@ -319,7 +319,7 @@ pub(super) static ROWS: &[Row<OwnStats>] = &[
     ),
     value(
         "fence_collisions",
-        Kind::Counter,
+        ValueKind::Counter,
         Unit::Count,
         "Fills that met another key's event in their place, at most: each may have been dropped for no reason. If it grows \
          with `fills_dropped`, raise `fence_memory`.",
@@ -340,7 +340,7 @@ pub(super) static ROWS: &[Row<OwnStats>] = &[
     ),
 ];
 
-/// Of an error, as the value of a statistic.
+/// The first line of an error, as the value of a statistic.
 fn first_line(error: Option<&str>) -> String {
     let line = error.and_then(|error| error.lines().next()).unwrap_or("none");
     let end = (0..=line.len().min(256)).rev().find(|end| line.is_char_boundary(*end)).unwrap_or(0);

@@ -1,10 +1,10 @@
-//! The reference page of statistics, from their definitions.
+//! The reference page of statistics, made of their definitions.
 
 use std::fmt::Write as _;
 
-use super::definition::{Definition, Kind, Row};
+use super::definition::{Definition, StatRow, ValueKind};
 use super::{
-    Group, conns, follow, general, items, latency, leases, loaders, objects, own, rules, shares, tags,
+    StatGroup, conns, follow, general, items, latency, leases, loaders, objects, own, rules, shares, tags,
 };
 
 /// The text of `docs/statistics.md`.
@@ -22,21 +22,21 @@ pub fn reference_markdown() -> String {
     text
 }
 
-/// What a group has, each definition once, in its order.
-pub(super) fn definitions(group: Group) -> Vec<&'static Definition> {
+/// The definitions of a group, each once, in their order.
+pub(super) fn definitions(group: StatGroup) -> Vec<&'static Definition> {
     let mut all = Vec::new();
     match group {
-        Group::General => add(&mut all, general::ROWS),
-        Group::Own => add(&mut all, own::ROWS),
-        Group::Items => add(&mut all, items::ITEMS),
-        Group::Slabs => {
+        StatGroup::General => add(&mut all, general::ROWS),
+        StatGroup::Own => add(&mut all, own::ROWS),
+        StatGroup::Items => add(&mut all, items::ITEMS),
+        StatGroup::Slabs => {
             add(&mut all, items::SLABS);
             add(&mut all, items::ALL_SLABS);
         }
-        Group::Sizes => all.push(&items::SIZES),
+        StatGroup::Sizes => all.push(&items::SIZES),
         // A listener has no other lines.
-        Group::Conns => add(&mut all, conns::CONNECTIONS),
-        Group::Rules => {
+        StatGroup::Conns => add(&mut all, conns::CONNECTIONS),
+        StatGroup::Rules => {
             add(&mut all, rules::TERMS);
             all.extend(
                 rules::COUNTERS
@@ -46,30 +46,30 @@ pub(super) fn definitions(group: Group) -> Vec<&'static Definition> {
                     .chain([&rules::HINT]),
             );
         }
-        Group::Tags => {
+        StatGroup::Tags => {
             add(&mut all, tags::BEFORE_ROLLING);
             add(&mut all, tags::ROLLING);
             add(&mut all, tags::BEHIND_ROLLING);
         }
-        Group::Loaders => {
+        StatGroup::Loaders => {
             add(&mut all, loaders::LOADERS);
             add(&mut all, loaders::TRANSIT);
         }
-        Group::Follow => add(&mut all, follow::LOGS),
-        Group::Objects => {
+        StatGroup::Follow => add(&mut all, follow::LOGS),
+        StatGroup::Objects => {
             add(&mut all, objects::TYPES);
             add(&mut all, objects::METHODS);
             add(&mut all, objects::ALL);
         }
-        Group::Shares => add(&mut all, shares::ROWS),
-        Group::Latency => {
+        StatGroup::Shares => add(&mut all, shares::ROWS),
+        StatGroup::Latency => {
             all.extend([&latency::SAMPLES, &latency::SAMPLES_LONGER, &latency::SAMPLES_US]);
         }
     }
     all
 }
 
-fn add<S>(to: &mut Vec<&'static Definition>, rows: &'static [Row<S>]) {
+fn add<S>(to: &mut Vec<&'static Definition>, rows: &'static [StatRow<S>]) {
     to.extend(rows.iter().map(|row| &row.definition));
 }
 
@@ -77,7 +77,7 @@ fn table(text: &mut String, definitions: &[&'static Definition]) {
     text.push_str("| line | kind | unit | meaning |\n|---|---|---|---|\n");
     for definition in definitions {
         let Definition { name, prefix, suffix, kind, unit, help, when, .. } = definition;
-        let unit = if *kind == Kind::Text { "" } else { unit.name() };
+        let unit = if *kind == ValueKind::Text { "" } else { unit.name() };
         let when = if when.is_empty() { String::new() } else { format!(" Only {when}.") };
         // Writing to a string cannot fail.
         let _ok = writeln!(text, "| `{prefix}{name}{suffix}` | {} | {unit} | {help}{when} |", kind.name());
@@ -101,10 +101,10 @@ in one class), `{fd}` a descriptor,
 
 ";
 
-/// Groups, each with the text before its table and behind it.
-const SECTIONS: &[(Group, &str, &str)] = &[
+/// Groups, each with the text before its table and after it.
+const SECTIONS: &[(StatGroup, &str, &str)] = &[
     (
-        Group::General,
+        StatGroup::General,
         "## `stats`\n\n",
         "
 `stats reset` leaves `rusage_user`, `rusage_system`, `listen_disabled_num`, `time_in_listen_disabled_us`, `lru_crawler_starts`
@@ -114,15 +114,15 @@ hits. Replies that clients do not take, uploads and memory that the system refus
 
 ",
     ),
-    (Group::Items, "## `stats items`\n\nNothing while there are no items.\n\n", "\n"),
+    (StatGroup::Items, "## `stats items`\n\nNothing while there are no items.\n\n", "\n"),
     (
-        Group::Slabs,
+        StatGroup::Slabs,
         "## `stats slabs`\n\nOne class: its pages are segments, its chunks are the items. Only the last two lines before the \
          first item.\n\n",
         "\n",
     ),
     (
-        Group::Sizes,
+        StatGroup::Sizes,
         "## `stats sizes`\n\n",
         "
 With `-o track_sizes`, for each size a line `<bytes> <items>`, in order: items of up to that many bytes, a multiple of 32, and
@@ -132,12 +132,12 @@ waits for its reply, in short turns as for a dump; by the binary protocol they a
 ",
     ),
     (
-        Group::Conns,
+        StatGroup::Conns,
         "## `stats conns`\n\nLines for each listener, then for each connection.\n\n",
         "\n",
     ),
     (
-        Group::Own,
+        StatGroup::Own,
         "## `stats cattlegrid`\n\nWhat memcached has no name for.\n\n",
         "
 `stats reset` leaves `auth_closed`, `not_allowed`, `memory_refused`, `dumps_stalled`, `accept_errors`, `log_lines_...`, `clock` and
@@ -148,41 +148,41 @@ waits for its reply, in short turns as for a dump; by the binary protocol they a
 ",
     ),
     (
-        Group::Rules,
+        StatGroup::Rules,
         "## `stats rules`\n\nA block for each rule, in the order of the rule file, then the sums of all rules in force: the \
          counters from `leases` to `negatives`, with `total:` in the place of the rule's number. Nothing without a rule \
          file.\n\n",
         "\nSee [`reentry`](herd.md#the-other-parameters) for `held_reentered`.\n\n",
     ),
     (
-        Group::Tags,
+        StatGroup::Tags,
         "## `stats tags`\n\n",
         "\n`stats reset` leaves all of them. `get @tag:T` has the share `false_stale` for what was stored before T's last invalidation, counted at that moment.\n\n",
     ),
     (
-        Group::Loaders,
+        StatGroup::Loaders,
         "## `stats loaders`\n\nA block for each loader, by name, then all results on their way. Nothing without a loader.\n\n",
         "\n`stats reset` sets the counters of jobs to 0. What is told of a pool begins anew with each reload.\n\n",
     ),
     (
-        Group::Follow,
+        StatGroup::Follow,
         "## `stats follow`\n\nA block for each log that is [followed](follow.md), by name. Nothing without one.\n\n",
         "\n`stats reset` leaves all of them.\n\n",
     ),
     (
-        Group::Objects,
+        StatGroup::Objects,
         "## `stats objects`\n\nFor each type that is switched on what its objects hold, then a block for each of its methods; behind all types \
          the sums. Nothing while objects are switched off.\n\n",
         "\n`stats reset` sets what is told of methods to 0.\n\n",
     ),
     (
-        Group::Shares,
+        StatGroup::Shares,
         "## `stats shares`\n\nA block for each [`[[share]]`](configuration.md#share) in the order of the file, by its number from 1 on; then, as number 0, \
          what the keys of no share have. Nothing without shares.\n\n",
         "\n",
     ),
     (
-        Group::Latency,
+        StatGroup::Latency,
         "## `stats latency`\n\nHow long requests take in the server, from the receive to the send, by family of commands: `get` (also `gat` and `mg`), `store`, \
          `delete`, `arithmetic`, `touch`, `other`. One request in 64 of each thread is sampled. \
          What arrives together is received and sent together, and counts for the family of its last request that is not `other`. Requests that are held do not count: \

@@ -1,6 +1,7 @@
-//! `stats rules`: each rule's terms, what it has learned and counted; then the sums of all rules but those that only observe.
+//! `stats rules`: each rule's parameters, learned times and counters; then the sums of all rules except those
+//! that only observe.
 //!
-//! Nothing here locks a shard: a rule's counters and what it has learned are atomics.
+//! No shard is locked here: a rule's counters and learned times are atomics.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -10,28 +11,29 @@ use cattlegrid_engine::rules::Rule;
 use cattlegrid_herd::{LeaseTime, RuleCounters, RuleState, UNCROSSED, WAIT_BUCKETS_MS};
 
 use super::definition::{
-    Definition, Export, Histogram, Kind, Row, Sink, Unit, Value, gauge, put_all, text, value,
+    Definition, Export, Histogram, Sink, StatRow, Unit, Value, ValueKind, gauge, put_all, text, value,
 };
 use crate::advice::rule_advice;
 use crate::shared::Shared;
 
-/// What a rule's lines are read from.
-pub(super) struct OneRule {
+/// The source of a rule's lines.
+pub(super) struct RuleStats {
     rule: Arc<Rule>,
     state: Arc<RuleState>,
 }
 
-/// Of each rule in force, or of those that `keep` names by their numbers in ascending order, then of all; nothing without a rule file.
+/// The lines of each rule in force, or of the rules whose numbers are in `keep`, in ascending order; then of
+/// all together. None without a rule file.
 pub(crate) fn collect(shared: &Shared, keep: Option<&[u32]>, sink: &mut dyn Sink) {
     let active = shared.engine.shared().rules();
     let Some(active) = active.as_ref() else { return };
     let mut sums = [0_u64; COUNTERS.len()];
     for (rule, state) in active.each() {
         let labels: &[&dyn Display] = &[&rule.number];
-        let one = OneRule { rule: Arc::clone(rule), state: Arc::clone(state) };
+        let one = RuleStats { rule: Arc::clone(rule), state: Arc::clone(state) };
         let counts = state.counters().values();
         for (count, sum) in counts.iter().zip(&mut sums) {
-            // What would have been is no part of what was.
+            // Counts of a rule that only observes are hypothetical, and not part of the sum.
             *sum += if rule.policy.observe { 0 } else { *count };
         }
         if keep.is_some_and(|keep| keep.binary_search(&rule.number).is_err()) {
@@ -64,22 +66,22 @@ fn collect_waits(state: &RuleState, rule: &dyn Display, sink: &mut dyn Sink) {
 const PREFIX: &str = "{rule}:";
 const LABELS: &[&str] = &["rule"];
 
-const fn of_rule(row: Row<OneRule>) -> Row<OneRule> {
+const fn of_rule(row: StatRow<RuleStats>) -> StatRow<RuleStats> {
     row.labelled(PREFIX, LABELS)
 }
 
-/// A row of a learned time, which is at this place of [`RuleState::learned_ms`].
+/// A row of a learned time, which is at this position of [`RuleState::learned_ms`].
 macro_rules! learned {
     ($name:literal, $help:literal, $at:literal) => {
-        of_rule(value($name, Kind::Gauge, Unit::Milliseconds, $help, |_, one| {
+        of_rule(value($name, ValueKind::Gauge, Unit::Milliseconds, $help, |_, one| {
             Some(u64::from(one.state.learned_ms()?[$at]).into())
         }))
         .when("once something is learned")
     };
 }
 
-/// A rule's terms and times.
-pub(super) static TERMS: &[Row<OneRule>] = &[
+/// The rows of a rule's parameters and times.
+pub(super) static TERMS: &[StatRow<RuleStats>] = &[
     of_rule(text("match", "The rule's pattern.", |_, one| {
         Some(Value::text(one.rule.pattern.text().to_owned()))
     })),
@@ -129,9 +131,9 @@ pub(super) static TERMS: &[Row<OneRule>] = &[
     .when("when there is something to change"),
 ];
 
-/// Counters of each rule.
+/// The counters of each rule.
 pub(super) static COUNTERS: [Definition; RuleCounters::NAMES.len()] = counters(PREFIX, LABELS, Export::Own);
-/// Their sums over all rules in force that do not only observe.
+/// The sums over all rules in force that do not only observe.
 pub(super) static TOTALS: [Definition; RuleCounters::NAMES.len()] = counters("total:", &[], Export::Sum);
 
 const fn counters(
@@ -139,66 +141,67 @@ const fn counters(
     labels: &'static [&'static str],
     export: Export,
 ) -> [Definition; RuleCounters::NAMES.len()] {
-    let mut all = [Definition::new("", Kind::Counter, Unit::Count, ""); RuleCounters::NAMES.len()];
+    let mut all = [Definition::new("", ValueKind::Counter, Unit::Count, ""); RuleCounters::NAMES.len()];
     let mut at = 0;
     while at < all.len() {
         let (name, help) = (RuleCounters::NAMES[at], RuleCounters::HELP[at]);
-        let definition = Definition::new(name, Kind::Counter, Unit::Count, help).labelled(prefix, labels);
+        let definition =
+            Definition::new(name, ValueKind::Counter, Unit::Count, help).labelled(prefix, labels);
         all[at] = Definition { export, ..definition };
         at += 1;
     }
     all
 }
 
-/// Of the waits.
+/// The histogram of waits.
 static WAIT: Histogram = Histogram { name: "wait", help: "How long held gets have waited." };
 
-/// Waits by how long they took.
+/// Waits by duration.
 pub(super) static WAITS: Definition = Definition {
     suffix: "_to_{most}ms",
     export: Export::Bucket(&WAIT),
     ..Definition::new(
         "waits",
-        Kind::Counter,
+        ValueKind::Counter,
         Unit::Count,
         "Waits that ended after at most this many milliseconds; each wait counts in the first line that fits.",
     )
     .labelled(PREFIX, &["rule", "most"])
 };
-/// Waits longer than all of these.
+/// Waits longer than all bounds.
 pub(super) static WAITS_LONGER: Definition = Definition {
     export: Export::LastBucket(&WAIT),
-    ..Definition::new("waits_longer", Kind::Counter, Unit::Count, "Waits that took longer than that.")
+    ..Definition::new("waits_longer", ValueKind::Counter, Unit::Count, "Waits that took longer than that.")
         .labelled(PREFIX, LABELS)
 };
-/// Time of all waits.
+/// The total time of all waits.
 pub(super) static WAITED: Definition = Definition {
     export: Export::BucketSum(&WAIT),
-    ..Definition::new("waited_ms", Kind::Counter, Unit::Milliseconds, "Time of all waits together.")
+    ..Definition::new("waited_ms", ValueKind::Counter, Unit::Milliseconds, "Time of all waits together.")
         .labelled(PREFIX, LABELS)
 };
 
-/// Prefixes that keep keys from their rules.
+/// A prefix that keeps keys from their rule.
 pub(super) static HINT: Definition = Definition {
     suffix: "_{number}",
     when: "when there are such keys",
     labels: &["number"],
     ..Definition::new(
         "hint",
-        Kind::Text,
+        ValueKind::Text,
         Unit::None,
         "A prefix that clients put before every key and that the server does not know: keys behind it have no rule. Found in samples of \
          misses without a rule.",
     )
 };
 
-/// What helps a rule of which many fills are dropped though they may be newer than the last invalidation of their key, or served
-/// for a limited time only.
+/// Advice on a rule of which many fills are dropped, or served for a limited time only, although they may be
+/// newer than the last invalidation of their key.
 pub(crate) fn advice(rule: &RuleState) -> Option<String> {
     let load = |counter: &AtomicU64| counter.load(Relaxed);
     let counters = rule.counters();
     let ambiguous = load(&counters.fills_dropped_ambiguous) + load(&counters.fills_provisional);
-    // Where nothing is invalidated nothing is judged.
+    // Without invalidations no fill is judged.
     if ambiguous + load(&counters.fills_dropped_old) > 0
         && let Some((p50, p99)) = rule.mixed_ms()
     {

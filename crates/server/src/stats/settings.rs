@@ -1,13 +1,14 @@
-//! `stats settings`: the options in force, with memcached's names and in its order; those without effect as they were given.
+//! `stats settings`: the options in force, with memcached's names and in its order. Options without effect
+//! are shown as they were given.
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::Lines;
+use super::StatLines;
 use crate::shared::Shared;
 use cattlegrid_config::{KeyFormat, TlsVersion, VerifyMode};
 
 /// Writes all settings.
-pub(super) fn settings(lines: &mut Lines, shared: &Shared) {
+pub(super) fn settings(lines: &mut StatLines, shared: &Shared) {
     network(lines, shared);
     protocol(lines, shared);
     tls(lines, shared);
@@ -17,7 +18,7 @@ pub(super) fn settings(lines: &mut Lines, shared: &Shared) {
 }
 
 /// Memory, addresses, threads.
-fn network(lines: &mut Lines, shared: &Shared) {
+fn network(lines: &mut StatLines, shared: &Shared) {
     let settings = &shared.settings;
     lines.stat("maxbytes", shared.engine.limit_bytes());
     lines.stat("maxconns", settings.connections_max);
@@ -41,8 +42,8 @@ fn network(lines: &mut Lines, shared: &Shared) {
     lines.stat("reqs_per_event", settings.requests_per_event);
 }
 
-/// Commands, items, and what memcached can tune.
-fn protocol(lines: &mut Lines, shared: &Shared) {
+/// Commands, items, and options that memcached can tune.
+fn protocol(lines: &mut StatLines, shared: &Shared) {
     let settings = &shared.settings;
     lines.stat("cas_enabled", yes_no(settings.cas));
     lines.stat("tcp_backlog", settings.backlog);
@@ -78,7 +79,7 @@ fn protocol(lines: &mut Lines, shared: &Shared) {
 }
 
 /// Options without effect, as they were given.
-fn tuned(lines: &mut Lines, shared: &Shared, names: &str) {
+fn tuned(lines: &mut StatLines, shared: &Shared, names: &str) {
     for name in names.split_whitespace() {
         lines.stat(name, shared.settings.tuning.get(name).map_or("0", String::as_str));
     }
@@ -88,7 +89,7 @@ fn yes_no(on: bool) -> &'static str {
     if on { "yes" } else { "no" }
 }
 
-fn tls(lines: &mut Lines, shared: &Shared) {
+fn tls(lines: &mut StatLines, shared: &Shared) {
     let given = shared.settings.tls_given();
     let path = |path: Option<&std::path::PathBuf>| {
         path.filter(|p| !p.as_os_str().is_empty())

@@ -1,19 +1,20 @@
-//! `stats shares`: what keys of each `[[share]]` have of the memory, and what all other keys have.
+//! `stats shares`: the memory of the keys of each `[[share]]`, and of all other keys.
 
 use cattlegrid_store::{ShareBounds, ShareUsage};
 
-use super::definition::{Kind, Row, Sink, Unit, Value, counter, gauge, put_all, text, value};
+use super::definition::{Sink, StatRow, Unit, Value, ValueKind, counter, gauge, put_all, text, value};
 use crate::shared::Shared;
 
-/// What a share's lines are read from.
-pub(super) struct OneShare {
-    /// None of all other keys.
+/// The source of a share's lines.
+pub(super) struct ShareStats {
+    /// None for all other keys.
     bounds: Option<ShareBounds>,
     usage: ShareUsage,
     kept: f64,
 }
 
-/// Of each share in the order of the file, by its number from 1 on, then of all other keys as number 0; nothing without shares.
+/// The lines of each share in the order of the file, numbered from 1, then of all other keys as number 0;
+/// none without shares.
 pub(super) fn collect(shared: &Shared, sink: &mut dyn Sink) {
     let bounds = shared.engine.memory().share_bounds();
     if bounds.is_empty() {
@@ -26,16 +27,16 @@ pub(super) fn collect(shared: &Shared, sink: &mut dyn Sink) {
     let each = bounds.into_iter().zip(own).map(|(bounds, usage)| (Some(bounds), *usage));
     for (number, (bounds, usage)) in (1..).zip(each) {
         let number: u32 = number;
-        put_all(ROWS, &[&number], shared, &OneShare { bounds, usage, kept }, sink);
+        put_all(ROWS, &[&number], shared, &ShareStats { bounds, usage, kept }, sink);
     }
-    put_all(ROWS, &[&0], shared, &OneShare { bounds: None, usage: others, kept }, sink);
+    put_all(ROWS, &[&0], shared, &ShareStats { bounds: None, usage: others, kept }, sink);
 }
 
-const fn of_share(row: Row<OneShare>) -> Row<OneShare> {
+const fn of_share(row: StatRow<ShareStats>) -> StatRow<ShareStats> {
     row.labelled("{share}:", &["share"])
 }
 
-pub(super) static ROWS: &[Row<OneShare>] = &[
+pub(super) static ROWS: &[StatRow<ShareStats>] = &[
     of_share(text("prefix", "With which its keys begin.", |_, one| {
         let prefix = &one.bounds.as_ref()?.prefix;
         Some(Value::text(String::from_utf8_lossy(prefix).into_owned()))
@@ -51,7 +52,7 @@ pub(super) static ROWS: &[Row<OneShare>] = &[
     )),
     of_share(value(
         "at_least_bytes",
-        Kind::Gauge,
+        ValueKind::Gauge,
         Unit::Bytes,
         "Its items are not evicted for others while they have no more.",
         |_, one| Some((one.bounds.as_ref()?.least as u64).into()),
@@ -59,7 +60,7 @@ pub(super) static ROWS: &[Row<OneShare>] = &[
     .when("of a share of the rule file"),
     of_share(value(
         "kept",
-        Kind::Gauge,
+        ValueKind::Gauge,
         Unit::Share,
         "The part of that which is kept now: below 1, all shares together have at least more than there is room for, beside pinned objects or \
          where items are tiny. Each keeps the same part then, and a tenth of the room is left to all keys. The log says it once.",
@@ -68,7 +69,7 @@ pub(super) static ROWS: &[Row<OneShare>] = &[
     .when("of a share of the rule file"),
     of_share(value(
         "at_most_bytes",
-        Kind::Gauge,
+        ValueKind::Gauge,
         Unit::Bytes,
         "A write beyond this evicts others of the share.",
         |_, one| Some((one.bounds.as_ref()?.most as u64).into()),

@@ -1,24 +1,24 @@
-//! `stats tags`: bumps, the arrays that remember them, and floors.
+//! `stats tags`: bumps, the arrays that hold their numbers, and floors.
 
 use cattlegrid_engine::{Now, RollingFloor, TagStats};
 
-use super::definition::{Kind, Row, Sink, Unit, Value, counter, gauge, put_all, value};
+use super::definition::{Sink, StatRow, Unit, Value, ValueKind, counter, gauge, put_all, value};
 use crate::shared::Shared;
 
-/// What `stats tags` is read from.
+/// The source of `stats tags`.
 pub(super) struct AllTags {
     stats: TagStats,
     gradual: u64,
     now_ms: u64,
 }
 
-/// What the lines of a rolling flush are read from.
+/// The source of the lines of a rolling flush.
 pub(super) struct RollingFlush {
     floor: RollingFloor,
     now_ms: u64,
 }
 
-/// Waits for a bump that is under way; no shard is locked.
+/// Waits for a bump in progress; no shard is locked.
 pub(super) fn collect(shared: &Shared, now: Now, sink: &mut dyn Sink) {
     let tags = shared.engine.shared().tags();
     let (stats, gradual) = (tags.stats(), tags.purges_running(now.ms) as u64);
@@ -31,8 +31,8 @@ pub(super) fn collect(shared: &Shared, now: Now, sink: &mut dyn Sink) {
     put_all(BEHIND_ROLLING, &[], shared, &all, sink);
 }
 
-/// Up to the rolling flushes.
-pub(super) static BEFORE_ROLLING: &[Row<AllTags>] = &[
+/// The rows before those of rolling flushes.
+pub(super) static BEFORE_ROLLING: &[StatRow<AllTags>] = &[
     counter("hard_bumps", Unit::Count, "Hard invalidations by tag.", |_, all| {
         all.stats.hard_bumps
     }),
@@ -73,7 +73,7 @@ pub(super) static BEFORE_ROLLING: &[Row<AllTags>] = &[
     }),
     value(
         "false_stale",
-        Kind::Gauge,
+        ValueKind::Gauge,
         Unit::Share,
         "Share of tags that look invalidated although they were not: a running mean over some of the looks at tagged items \
          that are older than the last invalidation: one in 4,096, and one in 16 at the start and when many tags have been \
@@ -89,7 +89,7 @@ pub(super) static BEFORE_ROLLING: &[Row<AllTags>] = &[
     ),
     value(
         "noted_share",
-        Kind::Gauge,
+        ValueKind::Gauge,
         Unit::Share,
         "How full the notes are of which tags items and open misses have. Above 0.5 many invalidations are recorded without need: raise \
          `tag_memory`.",
@@ -104,12 +104,12 @@ pub(super) static BEFORE_ROLLING: &[Row<AllTags>] = &[
     ),
 ];
 
-const fn of_rolling(row: Row<RollingFlush>) -> Row<RollingFlush> {
+const fn of_rolling(row: StatRow<RollingFlush>) -> StatRow<RollingFlush> {
     row.labelled("rolling_{place}:", &["place"]).when("while a flush is phased in; the oldest has place 1")
 }
 
-/// Of each rolling flush.
-pub(super) static ROLLING: &[Row<RollingFlush>] = &[
+/// The rows of a rolling flush.
+pub(super) static ROLLING: &[StatRow<RollingFlush>] = &[
     of_rolling(gauge(
         "number",
         Unit::Clock,
@@ -121,17 +121,17 @@ pub(super) static ROLLING: &[Row<RollingFlush>] = &[
     })),
     of_rolling(value(
         "served",
-        Kind::Gauge,
+        ValueKind::Gauge,
         Unit::Share,
         "Share of the old items that are still served.",
         |_, one| Some(Value::Decimal(one.floor.share_served(one.now_ms), 4)),
     )),
 ];
 
-/// Behind them.
-pub(super) static BEHIND_ROLLING: &[Row<AllTags>] = &[value(
+/// The rows after those of rolling flushes.
+pub(super) static BEHIND_ROLLING: &[StatRow<AllTags>] = &[value(
     "flush_in",
-    Kind::Gauge,
+    ValueKind::Gauge,
     Unit::Seconds,
     "Seconds until a delayed `flush_all`.",
     |_, all: &AllTags| {

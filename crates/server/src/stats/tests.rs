@@ -1,4 +1,4 @@
-//! Definitions are complete and sane, and are what is printed.
+//! Tests that definitions are complete and consistent, and agree with the printed lines.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -6,25 +6,25 @@ use std::sync::Arc;
 
 use cattlegrid_engine::Now;
 
-use super::definition::{Definition, Kind, Sink, Unit, Value};
+use super::definition::{Definition, Sink, Unit, Value, ValueKind};
 use super::reference::{definitions, reference_markdown};
-use super::{Group, Lines, collect, leases};
+use super::{StatGroup, StatLines, collect, leases};
 use crate::shared::Shared;
 use cattlegrid_config::{Command, parse_args};
 
-const ALL: [Group; 12] = [
-    Group::General,
-    Group::Own,
-    Group::Items,
-    Group::Slabs,
-    Group::Sizes,
-    Group::Conns,
-    Group::Rules,
-    Group::Tags,
-    Group::Loaders,
-    Group::Objects,
-    Group::Latency,
-    Group::Shares,
+const ALL: [StatGroup; 12] = [
+    StatGroup::General,
+    StatGroup::Own,
+    StatGroup::Items,
+    StatGroup::Slabs,
+    StatGroup::Sizes,
+    StatGroup::Conns,
+    StatGroup::Rules,
+    StatGroup::Tags,
+    StatGroup::Loaders,
+    StatGroup::Objects,
+    StatGroup::Latency,
+    StatGroup::Shares,
 ];
 
 pub(crate) fn every_definition() -> impl Iterator<Item = &'static Definition> {
@@ -32,17 +32,17 @@ pub(crate) fn every_definition() -> impl Iterator<Item = &'static Definition> {
     ALL.into_iter().flat_map(definitions).chain(fields)
 }
 
-/// Keeps what it is given.
+/// A sink that keeps all statistics.
 #[derive(Default)]
-struct Kept(Vec<(&'static Definition, String, Value)>);
+struct KeptStats(Vec<(&'static Definition, String, Value)>);
 
-impl Sink for Kept {
+impl Sink for KeptStats {
     fn put(&mut self, definition: &'static Definition, labels: &[&dyn Display], value: &Value) {
         self.0.push((definition, definition.line(labels).to_string(), value.clone()));
     }
 }
 
-/// A server with two rules, under which nothing has happened yet, a loader and objects.
+/// A server with two unused rules, a loader and objects.
 fn server() -> (Arc<Shared>, tempfile::NamedTempFile) {
     let file = tempfile::NamedTempFile::new().unwrap();
     let text = r#"
@@ -74,8 +74,8 @@ fn at(second: u32) -> Now {
     Now { second, ms: u64::from(second) * 1000, unix_of_zero: 1_000_000_000 }
 }
 
-fn collected(group: Group, shared: &Shared, now: Now) -> Kept {
-    let mut kept = Kept::default();
+fn collected(group: StatGroup, shared: &Shared, now: Now) -> KeptStats {
+    let mut kept = KeptStats::default();
     collect(group, shared, now, &mut kept);
     kept
 }
@@ -102,14 +102,14 @@ fn definitions_are_sane() {
         );
         assert!(is_plain(when) && !when.ends_with('.'), "{name}: {when}");
         assert_eq!([braced(prefix), braced(suffix)].concat(), labels, "{name}");
-        assert_eq!(kind == Kind::Text, unit == Unit::None, "{name}: a number has a unit");
-        // A name that says its unit says the right one.
+        assert_eq!(kind == ValueKind::Text, unit == Unit::None, "{name}: a number has a unit");
+        // A name that states a unit must state the right one.
         for (ending, says) in
             [("_ms", Unit::Milliseconds), ("_us", Unit::Microseconds), ("_bytes", Unit::Bytes)]
         {
             assert!(!name.ends_with(ending) || unit == says, "{name} in {unit:?}");
         }
-        assert!(unit != Unit::Flag || kind == Kind::Gauge, "{name}");
+        assert!(unit != Unit::Flag || kind == ValueKind::Gauge, "{name}");
     }
 }
 
@@ -123,7 +123,7 @@ fn a_line_is_defined_once() {
     }
 }
 
-/// The other way round as well: what is defined is there, unless it says when.
+/// Also the other way round: each defined statistic is collected, unless it has a condition.
 #[test]
 fn what_is_collected_is_defined_and_what_is_defined_is_collected() {
     let (shared, _file) = server();
@@ -138,10 +138,10 @@ fn what_is_collected_is_defined_and_what_is_defined_is_collected() {
             let place = all.iter().position(|one| std::ptr::eq(*one, *definition));
             places.push(place.unwrap_or_else(|| panic!("{line} is not among the definitions of {group:?}")));
             let is_text = matches!(value, Value::Text(_));
-            assert_eq!(is_text, definition.kind == Kind::Text, "{line}: {value}");
+            assert_eq!(is_text, definition.kind == ValueKind::Text, "{line}: {value}");
         }
-        // Nothing is stored here, and no client is connected.
-        if matches!(group, Group::Items | Group::Slabs | Group::Conns) {
+        // No item is stored here, and no client is connected.
+        if matches!(group, StatGroup::Items | StatGroup::Slabs | StatGroup::Conns) {
             continue;
         }
         for (place, definition) in all.iter().enumerate() {
@@ -152,16 +152,16 @@ fn what_is_collected_is_defined_and_what_is_defined_is_collected() {
                 definition.name
             );
         }
-        if !matches!(group, Group::Rules | Group::Objects | Group::Shares) {
+        if !matches!(group, StatGroup::Rules | StatGroup::Objects | StatGroup::Shares) {
             assert!(places.is_sorted(), "{group:?}: as they are listed");
         }
     }
     let tags: Vec<String> =
-        collected(Group::Tags, &shared, now).0.into_iter().map(|(_, line, _)| line).collect();
+        collected(StatGroup::Tags, &shared, now).0.into_iter().map(|(_, line, _)| line).collect();
     for line in ["rolling_1:number", "rolling_1:seconds", "rolling_1:served", "flush_in"] {
         assert!(tags.iter().any(|one| one == line), "{line} in {tags:?}");
     }
-    let general = collected(Group::General, &shared, now).0;
+    let general = collected(StatGroup::General, &shared, now).0;
     assert!(general.iter().any(|(_, line, _)| line == "idle_kicks"));
     assert!(general.iter().all(|(_, line, _)| !line.starts_with("ssl_")));
 }
@@ -174,7 +174,7 @@ fn sums_are_of_what_the_rules_count() {
         (0..counts).for_each(|_| state.counters().waited(60));
         state.counters().fills_stored.fetch_add(counts, std::sync::atomic::Ordering::Relaxed);
     }
-    let kept = collected(Group::Rules, &shared, at(10)).0;
+    let kept = collected(StatGroup::Rules, &shared, at(10)).0;
     let of = |name: &str| {
         let found = kept.iter().find(|(_, line, _)| line == name);
         found.map(|(definition, _, value)| (definition.is_sum(), value.to_string()))
@@ -200,7 +200,7 @@ fn methods_of_all_lanes_are_added() {
         method.longest_ns.add(1_000 * factor);
     }
     let lines = || -> Vec<String> {
-        let kept = collected(Group::Objects, &shared, at(10)).0;
+        let kept = collected(StatGroup::Objects, &shared, at(10)).0;
         kept.into_iter().map(|(_, line, value)| format!("{line} {value}")).collect()
     };
     let all = lines();
@@ -237,9 +237,9 @@ fn the_page_has_every_line() {
 #[test]
 fn lines_are_printed_as_memcached_prints_them() {
     let (shared, _file) = server();
-    let mut lines = Lines(String::new());
-    collect(Group::General, &shared, at(10), &mut lines);
-    collect(Group::Sizes, &shared, at(10), &mut lines);
+    let mut lines = StatLines(String::new());
+    collect(StatGroup::General, &shared, at(10), &mut lines);
+    collect(StatGroup::Sizes, &shared, at(10), &mut lines);
     assert!(lines.0.starts_with("STAT pid "), "{}", lines.0);
     assert!(lines.0.contains("\r\nSTAT uptime 8\r\nSTAT time 1000000010\r\n"), "{}", lines.0);
     assert!(lines.0.ends_with("\r\nSTAT sizes_status disabled\r\n"), "{}", lines.0);

@@ -1,5 +1,5 @@
-//! The parts of a certificate of any version. rustls reads version 3 only, and what `openssl x509 -req` makes without
-//! extensions is version 1.
+//! The parts of a certificate of any version. rustls reads version 3 only; `openssl x509 -req` makes version
+//! 1 if it is given no extensions.
 
 use jiff::civil::DateTime;
 
@@ -8,26 +8,26 @@ use super::der::{
     take, take_tagged,
 };
 
-/// See the module's text. Names and algorithms are the contents of their sequences.
+/// A parsed certificate. Names and algorithms are the contents of their sequences.
 #[derive(Debug)]
 pub(super) struct Certificate<'a> {
-    /// From 1.
+    /// The version, from 1.
     pub(super) version: u8,
-    /// What is signed.
+    /// The signed part.
     pub(super) signed: &'a [u8],
     pub(super) algorithm: &'a [u8],
     pub(super) signature: &'a [u8],
     pub(super) issuer: &'a [u8],
-    /// Unix times of the first and the last second.
+    /// The first and the last valid second, as Unix times.
     pub(super) valid: (i64, i64),
     /// The public key with its frame (`SubjectPublicKeyInfo`).
     pub(super) key_info: &'a [u8],
-    /// What follows its key: extensions, of version 3.
+    /// The part after the key: in version 3, extensions.
     rest: &'a [u8],
 }
 
 impl<'a> Certificate<'a> {
-    /// Reads a certificate; `None`: it is none.
+    /// Parses a certificate in DER; None: it is malformed.
     pub(super) fn read(der: &'a [u8]) -> Option<Self> {
         let mut rest = take_tagged(&mut &*der, SEQUENCE)?.contents;
         let body = take_tagged(&mut rest, SEQUENCE)?;
@@ -47,7 +47,7 @@ impl<'a> Certificate<'a> {
         let valid = (unix_time(take(&mut validity)?)?, unix_time(take(&mut validity)?)?);
         take_tagged(&mut fields, SEQUENCE)?;
         let key_info = take_tagged(&mut fields, SEQUENCE)?.whole;
-        // Version 1 has nothing behind its key.
+        // A certificate of version 1 ends with its key.
         let is_whole = rest.is_empty() && inner_algorithm == algorithm && (version > 1 || fields.is_empty());
         is_whole.then_some(Self {
             version,
@@ -61,7 +61,7 @@ impl<'a> Certificate<'a> {
         })
     }
 
-    /// Whether it names hosts or addresses that a client may compare with the one that it has connected to.
+    /// Whether the certificate has hosts or addresses that a client may compare with the server's.
     pub(super) fn has_names(&self) -> bool {
         let mut rest = self.rest;
         while let Some(element) = take(&mut rest) {
@@ -73,13 +73,13 @@ impl<'a> Certificate<'a> {
         false
     }
 
-    /// Whether it is valid at this Unix time.
+    /// Whether the certificate is valid at this Unix time.
     pub(super) fn is_valid_at(&self, unix: u64) -> bool {
         i64::try_from(unix).is_ok_and(|unix| (self.valid.0..=self.valid.1).contains(&unix))
     }
 }
 
-/// Of these extensions.
+/// Whether these extensions have alternative names.
 fn has_alternative_names(mut extensions: &[u8]) -> bool {
     while let Some(extension) = take_tagged(&mut extensions, SEQUENCE) {
         let mut fields = extension.contents;
@@ -95,21 +95,21 @@ fn has_alternative_names(mut extensions: &[u8]) -> bool {
     false
 }
 
-/// The identifier 2.5.29.17.
+/// The object identifier 2.5.29.17.
 const SUBJECT_ALT_NAME: [u8; 3] = [0x55, 0x1d, 0x11];
 
-/// The algorithm of a public key, and the key, of a `SubjectPublicKeyInfo`'s contents.
+/// The algorithm and the key in the contents of a `SubjectPublicKeyInfo`.
 pub(super) fn public_key(mut key_info: &[u8]) -> Option<(&[u8], &[u8])> {
     let algorithm = take_tagged(&mut key_info, SEQUENCE)?.contents;
     Some((algorithm, bits(take_tagged(&mut key_info, BIT_STRING)?)?))
 }
 
-/// The bytes of a bit string of whole bytes.
+/// The bytes of a bit string without a partial byte.
 fn bits(element: Element<'_>) -> Option<&[u8]> {
     element.contents.split_first().filter(|(unused, _)| **unused == 0).map(|(_, bytes)| bytes)
 }
 
-/// `YYMMDDhhmmssZ` or `YYYYMMDDhhmmssZ` (RFC 5280, 4.1.2.5).
+/// Parses `YYMMDDhhmmssZ` or `YYYYMMDDhhmmssZ` (RFC 5280, 4.1.2.5) to a Unix time.
 fn unix_time(element: Element<'_>) -> Option<i64> {
     let (digits, end) = element.contents.split_at_checked(element.contents.len().checked_sub(1)?)?;
     let digits = std::str::from_utf8(digits).ok().filter(|text| text.bytes().all(|b| b.is_ascii_digit()))?;

@@ -1,8 +1,9 @@
-//! Certificates of clients: whom the authorities of `ssl_ca_cert` vouch for.
+//! Verification of clients' certificates by the authorities of `ssl_ca_cert`.
 //!
-//! rustls decides about certificates of version 3. What it refuses and memcached takes is decided here: certificates of version 1
-//! (what `openssl x509 -req` makes without extensions), if an authority of the file has signed them itself, and certificates that
-//! are in the file themselves. Without a file no certificate is good.
+//! rustls verifies certificates of version 3. This verifier accepts some that rustls refuses and memcached
+//! accepts: certificates of version 1 (which `openssl x509 -req` makes without extensions) that an authority
+//! of the file has signed directly, and certificates that are themselves in the file. Without a file, no
+//! certificate is valid.
 
 use std::sync::Arc;
 
@@ -20,26 +21,29 @@ use rustls::{
 use super::certificate::{Certificate, public_key};
 use super::der::{SEQUENCE, take_tagged};
 
-/// See the module's text.
+/// The verifier of clients' certificates.
 #[derive(Debug)]
-pub(super) struct Clients {
-    /// Certificates are required.
+pub(super) struct ClientVerifier {
+    /// Whether clients must have a certificate.
     pub(super) required: bool,
-    /// Decides about certificates of version 3; None without authorities.
+    /// The verifier for certificates of version 3; None without authorities.
     pub(super) by_rustls: Option<Arc<dyn ClientCertVerifier>>,
     /// The authorities.
     pub(super) roots: Vec<TrustAnchor<'static>>,
-    /// Their certificates.
+    /// The authorities' certificates.
     pub(super) certificates: Vec<CertificateDer<'static>>,
     pub(super) provider: Arc<CryptoProvider>,
 }
 
-impl Clients {
+impl ClientVerifier {
     fn algorithms(&self) -> &WebPkiSupportedAlgorithms {
         &self.provider.signature_verification_algorithms
     }
 
-    /// A certificate that is one of the file's, or of version 1 and signed by an authority of the file.
+    /// Verifies a certificate that is in the file, or of version 1 and signed by an authority of the file.
+    ///
+    /// # Errors
+    /// The certificate is neither, or not valid at this time.
     fn verify_here(&self, der: &CertificateDer<'_>, now: UnixTime) -> Result<(), CertificateError> {
         let certificate = Certificate::read(der).ok_or(CertificateError::BadEncoding)?;
         if !certificate.is_valid_at(now.as_secs()) {
@@ -85,7 +89,7 @@ impl Clients {
     }
 }
 
-impl ClientCertVerifier for Clients {
+impl ClientCertVerifier for ClientVerifier {
     fn client_auth_mandatory(&self) -> bool {
         self.required
     }

@@ -1,6 +1,7 @@
-//! As much of DER as is needed to say what a key is, and to read certificates that rustls does not read.
+//! A parser for the parts of DER that are needed to tell the kind of a key, and to read certificates that
+//! rustls does not read.
 
-/// An element: its tag, what is in it, and all of it.
+/// An element: its tag, its contents, and its whole encoding.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Element<'a> {
     pub(super) tag: u8,
@@ -14,12 +15,12 @@ pub(super) const OCTET_STRING: u8 = 0x04;
 pub(super) const UTC_TIME: u8 = 0x17;
 pub(super) const GENERALIZED_TIME: u8 = 0x18;
 pub(super) const SEQUENCE: u8 = 0x30;
-/// The version of a certificate.
+/// The tag of a certificate's version.
 pub(super) const CONTEXT_0: u8 = 0xa0;
-/// The extensions of a certificate.
+/// The tag of a certificate's extensions.
 pub(super) const CONTEXT_3: u8 = 0xa3;
 
-/// Takes the element at the front of `rest`; `None`: there is none, or not all of it.
+/// Takes the first element of `rest`; None: there is none, or it is incomplete.
 pub(super) fn take<'a>(rest: &mut &'a [u8]) -> Option<Element<'a>> {
     let all = *rest;
     let (tag, length) = (*all.first()?, *all.get(1)?);
@@ -38,7 +39,7 @@ pub(super) fn take<'a>(rest: &mut &'a [u8]) -> Option<Element<'a>> {
     Some(Element { tag, contents: &whole[from..], whole })
 }
 
-/// As [`take`], of an element with this tag.
+/// Takes the first element of `rest` if it has this tag.
 pub(super) fn take_tagged<'a>(rest: &mut &'a [u8], tag: u8) -> Option<Element<'a>> {
     let mut ahead = *rest;
     let element = take(&mut ahead).filter(|element| element.tag == tag)?;

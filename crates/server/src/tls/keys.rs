@@ -1,13 +1,13 @@
-//! What is wrong with a file of a key or certificates, in words that say what to do.
+//! Explanations of errors in files of keys and certificates.
 
 use rustls::pki_types::pem;
 
 use super::der::{INTEGER, OCTET_STRING, SEQUENCE, take, take_tagged};
 
-/// Bits of a modulus of RSA that can be used.
+/// The allowed sizes of RSA moduli, in bits.
 const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=4096;
 
-/// Kinds of keys by their object identifiers in DER.
+/// Unusable kinds of keys, by their object identifiers in DER.
 const UNUSABLE: &[(&str, &[u8])] = &[
     ("P-521", &[0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x23]),
     ("P-224", &[0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x21]),
@@ -17,18 +17,18 @@ const UNUSABLE: &[(&str, &[u8])] = &[
     ("RSA-PSS", &[0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0a]),
 ];
 
-/// How the identifiers of encryption by a pass phrase begin (PKCS #5 and #12).
+/// The first bytes of the object identifiers for encryption with a pass phrase (PKCS #5 and #12).
 const ENCRYPTIONS: &[&[u8]] =
     &[&[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x05], &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x0c]];
 
-/// Bytes of a PKCS#8 key in which its kind is said.
+/// The number of bytes of a PKCS#8 key within which its kind is found.
 const KIND_WITHIN: usize = 32;
 
 pub(super) const ENCRYPTED: &str = "is an encrypted key, and the server does not ask for a pass phrase; write it without one: \
      openssl pkey -in FILE -out NEW_FILE";
 const CUT_OFF: &str = "is cut off, or is no private key";
 
-/// Why a key cannot be used, if that can be told from its bytes.
+/// Why a key cannot be used, if its bytes tell.
 pub(super) fn problem_of_key(der: &[u8]) -> Option<String> {
     if let Some(kind) = unusable_kind(der) {
         return Some(format!(
@@ -45,13 +45,13 @@ pub(super) fn problem_of_key(der: &[u8]) -> Option<String> {
     Some(format!("is an RSA key of {bits} bits, which cannot be used; use one of 2048 to 4096 bits"))
 }
 
-/// Whether the text of a key in PEM says that it is encrypted.
+/// Whether a key in PEM is marked as encrypted.
 pub(super) fn is_encrypted(text: &[u8]) -> bool {
     let has = |part: &[u8]| memchr::memmem::find(text, part).is_some();
     has(b"-----BEGIN ENCRYPTED PRIVATE KEY-----") || has(b"Proc-Type: 4,ENCRYPTED")
 }
 
-/// What is wrong with a text that should be PEM.
+/// The mistake in a text that should be PEM.
 pub(super) fn problem_of_pem(error: &pem::Error) -> String {
     let shown = |bytes: &[u8]| {
         let text: String =
@@ -74,24 +74,25 @@ pub(super) fn problem_of_pem(error: &pem::Error) -> String {
     }
 }
 
-/// The kind of a key that OpenSSL knows and this server does not; by the identifier of its kind, which is near the beginning.
+/// The kind of a key that OpenSSL knows and this server does not, found by its object identifier near the
+/// beginning.
 fn unusable_kind(der: &[u8]) -> Option<&'static str> {
     let beginning = &der[..der.len().min(KIND_WITHIN)];
     let is_in =
         |part: &[u8], identifier: &[u8]| part.windows(identifier.len()).any(|bytes| bytes == identifier);
-    // A key without the frame of PKCS#8 has its curve at the end, behind the number.
+    // A key without the frame of PKCS#8 has its curve at the end, after the number.
     UNUSABLE
         .iter()
         .find(|(_, identifier)| is_in(beginning, identifier) || is_sec1(der) && is_in(der, identifier))
         .map(|(kind, _)| *kind)
 }
 
-/// `ECPrivateKey`: a sequence of version 1 and a number, not of version 0 as the others.
+/// Whether a key is an `ECPrivateKey`: a sequence of version 1 and a number; other keys have version 0.
 fn is_sec1(der: &[u8]) -> bool {
     der.windows(4).take(4).any(|bytes| bytes == [0x02, 0x01, 0x01, 0x04])
 }
 
-/// Bits of the modulus of an RSA key, of which these are the contents: with the frame of PKCS#8 or without.
+/// The size of an RSA modulus in bits. `key`: the contents of the key, with or without the frame of PKCS#8.
 fn rsa_bits(mut key: &[u8]) -> Option<usize> {
     take_tagged(&mut key, INTEGER)?;
     let next = take(&mut key)?;
@@ -109,5 +110,5 @@ fn rsa_bits(mut key: &[u8]) -> Option<usize> {
     }
 }
 
-/// The identifier of RSA keys.
+/// The object identifier of RSA keys.
 const RSA: [u8; 11] = [0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01];

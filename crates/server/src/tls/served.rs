@@ -1,4 +1,4 @@
-//! The certificate that a server shows to its clients. Its signer does not matter.
+//! The certificate that a server shows to its clients, with any signer.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -12,11 +12,11 @@ use rustls::crypto::{
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme};
 
-/// The first certificate that the server at `address` shows, DER. Nothing is sent to it beyond a handshake, each part of which takes
-/// `patience` at most; that the server then asks for a certificate does not matter.
+/// The first certificate that the server at `address` shows, in DER. Only a handshake is sent, each part of
+/// which may take `patience`. A server that then asks for a client's certificate is no error.
 ///
 /// # Errors
-/// It cannot be reached, or speaks no TLS.
+/// The server cannot be reached, or does not speak TLS.
 pub fn served(address: SocketAddr, patience: Duration) -> io::Result<Vec<u8>> {
     let provider = Arc::new(ring::default_provider());
     let any = Arc::new(AnyCertificate::new(&provider));
@@ -40,12 +40,12 @@ pub fn served(address: SocketAddr, patience: Duration) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Any server that has the key of its certificate is the right one: to look at the certificate, or for a load.
+/// Accepts any server that has the key of its certificate: for inspecting the certificate, or for a load.
 #[derive(Debug)]
 pub struct AnyCertificate(WebPkiSupportedAlgorithms);
 
 impl AnyCertificate {
-    /// With the signatures that this provider can verify.
+    /// A verifier for the signatures that this provider supports.
     pub fn new(provider: &CryptoProvider) -> Self {
         Self(provider.signature_verification_algorithms)
     }

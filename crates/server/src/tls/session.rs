@@ -1,17 +1,19 @@
-//! TLS of one connection: its state, what arrived in part, and what is encrypted and not sent yet.
+//! TLS of one connection: its state, partly received records, and encrypted bytes that are not sent yet.
 //!
-//! Records are decrypted where they were received, in a buffer of the thread, and replies are encrypted into another one,
-//! from where they are sent in one call. A connection owns bytes of either kind only while a record has arrived in part, or
-//! the socket has not taken all.
+//! Records are decrypted in the buffer of the thread into which they were received. Replies are encrypted
+//! into another buffer of the thread, and sent from there in one call. A connection has bytes of its own only
+//! while a record has arrived in part, or the socket has not taken all bytes.
 //!
-//! Replies are encrypted a piece at a time, the next one when the socket has taken the last: a client that does not read
-//! holds one encrypted piece. The rest stays in the connection's outbox, where a value in pages of its own is a reference.
+//! Replies are encrypted in pieces, the next one when the socket has taken the last: for a client that does
+//! not read, one encrypted piece is kept. The rest stays in the connection's outbox, where a value in pages
+//! is a reference.
 //!
 //! # Invariants
-//! * Whatever is encrypted is sent or goes to `wire` at once, so that records leave in the order in which they were
-//!   encrypted.
-//! * `raw` is what rustls has not discarded, and each call gets all of it: rustls keeps places in it.
-//! * No more is encrypted while `is_blocked`.
+//! * Encrypted bytes are sent or appended to `wire` at once, so that records leave in the order of their
+//!   encryption.
+//! * `raw` has the bytes that rustls has not discarded, and each call gets all of them, since rustls keeps
+//!   positions in them.
+//! * Nothing is encrypted while `is_blocked`.
 
 use std::cell::RefCell;
 use std::io;
@@ -26,43 +28,45 @@ use rustls::unbuffered::{
 
 use crate::outbox::{Outbox, send_now};
 
-/// See the module's text.
+/// The TLS state of a connection.
 pub(crate) struct TlsSession {
     session: UnbufferedServerConnection,
-    /// The beginning of a record, or of a message of a handshake.
+    /// The beginning of a record, or of a handshake message.
     raw: Vec<u8>,
-    /// Encrypted, in the order in which it must be sent.
+    /// Encrypted bytes, in the order in which they must be sent.
     wire: Vec<u8>,
-    /// Bytes of `wire` that are sent.
+    /// The number of bytes of `wire` that are sent.
     sent: usize,
-    /// The socket has not taken all of `wire`.
+    /// Whether the socket has not taken all of `wire`.
     is_blocked: bool,
-    /// The peer has said that it sends no more.
+    /// Whether the peer has said that it sends no more.
     has_ended: bool,
-    /// The peer does not speak TLS as it should: only what says so is sent, and rustls is not asked any more.
+    /// Whether the peer has broken the protocol: then only the alert is sent, and rustls is not called any
+    /// more.
     has_failed: bool,
-    /// Bytes encrypted since [`TlsSession::take_encrypted`].
+    /// Plain bytes encrypted since [`TlsSession::take_encrypted`].
     encrypted: u64,
 }
 
-/// What connections of a thread share.
+/// The buffers that connections of a thread share.
 struct Scratch {
-    /// What was received, decrypted in place.
+    /// Received bytes, which are decrypted in place.
     raw: Vec<u8>,
-    /// What is encrypted, and how much of it there is.
+    /// Encrypted bytes, of which the first `used` are valid.
     wire: Vec<u8>,
     used: usize,
     /// Pieces shorter than a record, put together.
     plain: Vec<u8>,
 }
 
-/// Bytes received at once, with what had arrived in part before.
+/// The most bytes of one receive, with the kept bytes of partial records, in all.
 const RAW_BYTES: usize = 96 << 10;
-/// Room that a receive must have: rustls takes messages of a handshake of 64 KiB, and the record that such a one ends in.
+/// The least room for a receive: rustls takes handshake messages of 64 KiB, and the record in which such a
+/// message ends.
 const RAW_ROOM: usize = 8 << 10;
-/// Plain bytes of the longest record.
+/// The most plain bytes of a record.
 const RECORD: usize = 16 << 10;
-/// More than what a record adds to its plain bytes, in any version.
+/// More than the bytes that a record adds to its plain bytes, in any version.
 const RECORD_EXTRA: usize = 64;
 
 thread_local! {
@@ -84,45 +88,47 @@ impl TlsSession {
         }
     }
 
-    /// Plain bytes that were encrypted since the last call, for the statistics: memcached does not count what TLS adds.
+    /// Plain bytes that were encrypted since the last call. Statistics use these, since memcached does not
+    /// count the bytes that TLS adds.
     pub(crate) fn take_encrypted(&mut self) -> u64 {
         std::mem::take(&mut self.encrypted)
     }
 
-    /// The handshake is not over.
+    /// Whether the handshake is still going on.
     pub(crate) fn is_handshaking(&self) -> bool {
         self.session.is_handshaking()
     }
 
-    /// Nothing that is encrypted waits.
+    /// Whether no encrypted bytes wait.
     pub(crate) fn is_empty(&self) -> bool {
         self.wire.is_empty()
     }
 
-    /// The peer has said that it sends no more, or what it sends cannot be read.
+    /// Whether the peer has said that it sends no more, or has sent unreadable bytes.
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended
     }
 
-    /// Bytes that are kept encrypted, to be sent.
+    /// The number of encrypted bytes that wait to be sent.
     pub(crate) fn kept_bytes(&self) -> usize {
         self.wire.capacity()
     }
 
-    /// Bytes that have arrived and are not decrypted.
+    /// The number of received bytes that are not decrypted.
     pub(crate) fn raw_bytes(&self) -> usize {
         self.raw.capacity()
     }
 
-    /// The peer is gone: what is encrypted is not sent any more.
+    /// Drops encrypted bytes that are not sent: the peer is gone.
     pub(crate) fn forget(&mut self) {
         (self.raw, self.wire, self.sent, self.is_blocked) = (Vec::new(), Vec::new(), 0, false);
     }
 
-    /// Receives once, at most `most` bytes, to be decrypted at once with [`TlsSession::decrypt`]; their number.
+    /// Receives once, at most `most` bytes, to be decrypted at once with [`TlsSession::decrypt`]; returns
+    /// their number.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of the socket.
     pub(crate) fn receive(&self, fd: impl AsFd, most: usize) -> rustix::io::Result<usize> {
         SCRATCH.with_borrow_mut(|scratch| {
             scratch.raw.resize(RAW_BYTES, 0);
@@ -132,11 +138,12 @@ impl TlsSession {
         })
     }
 
-    /// Decrypts what is whole, with the `received` bytes: `take` gets the plain bytes of each record, in all at most these
-    /// and what had arrived in part before. What this makes the server say (a handshake, an alert) waits to be sent.
+    /// Decrypts all complete records, with the `received` bytes. `take` gets the plain bytes of each record;
+    /// together they are at most these bytes and the earlier partial ones. The server's answer (a handshake,
+    /// an alert) waits to be sent.
     ///
     /// # Errors
-    /// The peer does not speak TLS as it should.
+    /// The peer has broken the protocol.
     pub(crate) fn decrypt(&mut self, received: usize, take: impl FnMut(&[u8])) -> Result<(), rustls::Error> {
         if self.has_ended || self.has_failed {
             return Ok(());
@@ -153,7 +160,7 @@ impl TlsSession {
         })
     }
 
-    /// `raw`: what was kept and what was received.
+    /// Decrypts `raw`, which has the kept and the received bytes.
     fn decrypt_all(&mut self, raw: &mut [u8], take: impl FnMut(&[u8])) -> Result<(), rustls::Error> {
         let used = self.process(raw, take)?;
         let rest = &raw[used..];
@@ -169,7 +176,7 @@ impl TlsSession {
         Ok(())
     }
 
-    /// Lets rustls work until it needs more bytes; how many of `raw` are done with.
+    /// Lets rustls work until it needs more bytes; returns the number of bytes of `raw` that are used up.
     fn process(&mut self, raw: &mut [u8], mut take: impl FnMut(&[u8])) -> Result<usize, rustls::Error> {
         let mut used = 0;
         loop {
@@ -210,7 +217,7 @@ impl TlsSession {
         }
     }
 
-    /// Moves what rustls wants to say to `wire`.
+    /// Moves output of rustls to `wire`.
     fn collect(&mut self) {
         while self.session.wants_write() {
             match self.session.process_tls_records(&mut []).state {
@@ -220,11 +227,11 @@ impl TlsSession {
         }
     }
 
-    /// Encrypts and sends what `outbox` has, and then `out`, in pieces of at most `most` bytes, as far as the socket takes
-    /// them; the rest goes to `outbox`. Returns the bytes sent.
+    /// Encrypts and sends the bytes of `outbox`, and then `out`, in pieces of at most `most` bytes, as far as
+    /// the socket takes them; the rest goes to `outbox`. Returns the number of bytes sent.
     ///
     /// # Errors
-    /// The system's; that the handshake is not over.
+    /// The error of the socket, or that the handshake is not finished.
     pub(crate) fn send(
         &mut self,
         fd: impl AsFd,
@@ -251,7 +258,7 @@ impl TlsSession {
             *outbox = Outbox::default();
             out.clear();
         }
-        // Replies without values in pages are encrypted from where they are.
+        // Replies without values in pages are encrypted without copying them first.
         let mut rest = 0..0;
         if outbox.is_empty() && out.huge.is_empty() {
             rest = 0..out.bytes.len();
@@ -268,7 +275,7 @@ impl TlsSession {
             if self.is_blocked || rest.is_empty() && outbox.is_empty() {
                 break Ok(sent);
             }
-            // What a handshake says goes with the first replies.
+            // Output of the handshake goes with the first replies.
             scratch.begin(&mut self.wire, most);
             let encrypted = if rest.is_empty() {
                 self.encrypt_outbox(outbox, scratch, most)
@@ -295,7 +302,7 @@ impl TlsSession {
         result
     }
 
-    /// Sends what waits.
+    /// Sends waiting bytes.
     fn flush(&mut self, fd: impl AsFd) -> io::Result<usize> {
         let sent = send_now(fd, &self.wire[self.sent..])?;
         self.sent += sent;
@@ -306,8 +313,8 @@ impl TlsSession {
         Ok(sent)
     }
 
-    /// Encrypts the first bytes of `outbox`, `most` at most: those of long pieces from where they are, others put together
-    /// to records.
+    /// Encrypts the first bytes of `outbox`, at most `most`. Long pieces are encrypted where they are, others
+    /// are put together to records.
     fn encrypt_outbox(&mut self, outbox: &mut Outbox, scratch: &mut Scratch, most: usize) -> io::Result<()> {
         let mut left = most;
         let mut plain = std::mem::take(&mut scratch.plain);
@@ -335,7 +342,7 @@ impl TlsSession {
         result
     }
 
-    /// Encrypts bytes behind what `scratch` has.
+    /// Encrypts bytes after those in `scratch`.
     fn encrypt(&mut self, plain: &[u8], scratch: &mut Scratch) -> io::Result<()> {
         loop {
             let encrypted = self.write(scratch, |traffic, scratch| {
@@ -348,7 +355,7 @@ impl TlsSession {
                     return Ok(());
                 }
                 Err(EncryptError::InsufficientSize(InsufficientSizeError { required_size })) => {
-                    // An update of keys goes with it.
+                    // A key update may go with it.
                     scratch.wire.resize(scratch.used + required_size, 0);
                 }
                 Err(error) => return Err(io::Error::other(error)),
@@ -356,7 +363,8 @@ impl TlsSession {
         }
     }
 
-    /// Does `write` when the handshake is over and rustls has nothing else to say; what it has goes to `scratch` first.
+    /// Calls `write` when the handshake is finished and rustls has no other output; such output goes to
+    /// `scratch` first.
     fn write<T>(
         &mut self,
         scratch: &mut Scratch,
@@ -381,8 +389,8 @@ impl TlsSession {
         }
     }
 
-    /// Says that nothing more comes: without it a client cannot tell the end from a connection that was cut. In the
-    /// middle of a piece it would be taken for a part of that.
+    /// Sends the close alert, without which a client cannot tell the end from a broken connection. In the
+    /// middle of a piece, nothing is sent, since it would be taken for a part of the piece.
     pub(crate) fn close(&mut self, fd: impl AsFd) {
         if self.is_blocked {
             return;
@@ -392,18 +400,18 @@ impl TlsSession {
             let said = self.write(scratch, |traffic, scratch| {
                 traffic.queue_close_notify(&mut scratch.wire[scratch.used..])
             });
-            // Before the end of the handshake there is no saying so.
+            // Before the end of the handshake no alert can be sent.
             if let Ok(Ok(len)) = said {
                 scratch.used += len;
             }
-            // A client that does not take it is gone or does not read.
+            // A client that does not take it has gone, or does not read.
             let _sent = send_now(fd, &scratch.wire[..scratch.used]);
         });
     }
 }
 
 impl Scratch {
-    /// Begins a piece of at most `most` plain bytes with what is in `wire`.
+    /// Begins a piece of at most `most` plain bytes with the bytes of `wire`.
     fn begin(&mut self, wire: &mut Vec<u8>, most: usize) {
         let records = most.div_ceil(RECORD) + 2;
         let room = wire.len() + most + records * RECORD_EXTRA;
@@ -416,7 +424,7 @@ impl Scratch {
     }
 }
 
-/// Appends what rustls says.
+/// Appends output of rustls.
 fn encode(mut said: EncodeTlsData<'_, ServerConnectionData>, to: &mut Vec<u8>) {
     let at = to.len();
     if let Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size })) = said.encode(&mut [])

@@ -1,4 +1,4 @@
-//! Handshakes in memory, with certificates made on the spot.
+//! Handshakes in memory, with certificates made by the test.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use rustls::{ClientConfig, ClientConnection, ProtocolVersion, ServerConnection};
 use super::*;
 
 /// An authority, a server's certificate and a client's, in files.
-pub(super) struct Files {
+pub(super) struct TestCertificates {
     dir: tempfile::TempDir,
     authority: Issuer<'static, KeyPair>,
     authority_der: CertificateDer<'static>,
@@ -21,7 +21,7 @@ pub(super) struct Identity {
     chain: Vec<CertificateDer<'static>>,
 }
 
-impl Files {
+impl TestCertificates {
     pub(super) fn new() -> Self {
         let mut params = CertificateParams::new(vec![]).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -91,7 +91,7 @@ impl Files {
 
 pub(super) const BOTH: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
 
-/// Lets the two talk until the handshake is over on both sides.
+/// Exchanges messages until both sides have finished the handshake.
 fn shake(acceptor: &TlsAcceptor, client: &Arc<ClientConfig>) -> Result<ClientConnection, rustls::Error> {
     let mut server = ServerConnection::new(acceptor.config.load_full()).unwrap();
     let name = ServerName::try_from("localhost").unwrap();
@@ -125,7 +125,7 @@ fn problem(settings: &TlsSettings) -> String {
 
 #[test]
 fn keys_of_their_own_in_the_chain_and_in_der() {
-    let files = Files::new();
+    let files = TestCertificates::new();
     let client = Arc::new(files.client(None, BOTH));
     let der =
         TlsSettings { key: Some(files.path("key.der")), key_format: KeyFormat::Der, ..files.settings() };
@@ -137,7 +137,7 @@ fn keys_of_their_own_in_the_chain_and_in_der() {
 
 #[test]
 fn the_oldest_version_is_kept_to() {
-    let files = Files::new();
+    let files = TestCertificates::new();
     let old = Arc::new(files.client(None, &[&TLS12]));
     let connection = shake(&TlsAcceptor::new(&files.settings()).unwrap(), &old).unwrap();
     assert_eq!(connection.protocol_version(), Some(ProtocolVersion::TLSv1_2));
@@ -150,8 +150,8 @@ fn the_oldest_version_is_kept_to() {
 
 #[test]
 fn certificates_of_clients_are_ignored_checked_or_required() {
-    let files = Files::new();
-    let stranger = Files::new();
+    let files = TestCertificates::new();
+    let stranger = TestCertificates::new();
     for (mode, without, known, unknown) in [
         (VerifyMode::None, true, true, true),
         (VerifyMode::Request, true, true, false),
@@ -166,8 +166,8 @@ fn certificates_of_clients_are_ignored_checked_or_required() {
         for versions in [&[&TLS13][..], &[&TLS12][..]] {
             assert_eq!(served(None, versions), without, "{mode:?} without");
             assert_eq!(served(Some(files.identity("me")), versions), known, "{mode:?} known");
-            // Under 0 and for a client that picks by the authorities it is told of, a stranger may send
-            // nothing; ours always sends what it has.
+            // Under mode 0, a client that chooses a certificate by the authorities that it is told of may
+            // send none; ours always sends its certificate.
             assert_eq!(served(Some(stranger.identity("me")), versions), unknown, "{mode:?} unknown");
         }
     }
@@ -175,7 +175,7 @@ fn certificates_of_clients_are_ignored_checked_or_required() {
 
 #[test]
 fn a_reload_counts_for_new_connections_and_keeps_the_old_on_error() {
-    let files = Files::new();
+    let files = TestCertificates::new();
     let client = Arc::new(files.client(None, BOTH));
     let acceptor = TlsAcceptor::new(&files.settings()).unwrap();
     let seen = || shake(&acceptor, &client).unwrap().peer_certificates().unwrap()[0].clone().into_owned();
@@ -194,7 +194,7 @@ fn a_reload_counts_for_new_connections_and_keeps_the_old_on_error() {
 
 #[test]
 fn sessions_are_resumed_only_if_asked_for() {
-    let files = Files::new();
+    let files = TestCertificates::new();
     for (session_cache, versions) in
         [(true, &[&TLS12][..]), (true, &[&TLS13]), (false, &[&TLS12]), (false, &[&TLS13])]
     {
@@ -229,7 +229,7 @@ fn cipher_suites_by_their_openssl_names() {
     );
     assert!(choose_suites("TLS_AES_128_GCM_SHA256:!TLS_AES_128_GCM_SHA256").is_err());
 
-    let files = Files::new();
+    let files = TestCertificates::new();
     let settings =
         TlsSettings { ciphers: Some("ECDHE-ECDSA-CHACHA20-POLY1305".to_owned()), ..files.settings() };
     let acceptor = TlsAcceptor::new(&settings).unwrap();
@@ -242,7 +242,7 @@ fn cipher_suites_by_their_openssl_names() {
 
 #[test]
 fn files_that_make_no_sense() {
-    let files = Files::new();
+    let files = TestCertificates::new();
     let nowhere = files.path("nowhere");
     let missing = problem(&TlsSettings { chain_cert: nowhere.clone(), ..files.settings() });
     assert_eq!(
@@ -264,7 +264,7 @@ fn files_that_make_no_sense() {
 
 #[test]
 fn a_certificate_says_for_how_long_it_is_valid_and_whether_it_has_names() {
-    let files = Files::new();
+    let files = TestCertificates::new();
     let server = validities("ssl_chain_cert", &files.path("chain.pem")).unwrap();
     assert!(server.len() == 1 && server[0].has_names && server[0].from < server[0].until, "{server:?}");
     let authority = validities("ssl_ca_cert", &files.path("ca.pem")).unwrap();

@@ -1,4 +1,4 @@
-//! Each rule by itself, then any history against the rules written down as simply as they can be.
+//! Tests of each rule by itself, then of random histories against a simple model of the rules.
 
 use proptest::prelude::*;
 
@@ -7,19 +7,19 @@ use super::*;
 const KIB: usize = 1 << 10;
 const CAP: usize = 1000 * KIB;
 
-/// Uploads, and those that each connection has.
-struct World {
+/// Uploads, and the handles of their connections.
+struct UploadsBed {
     uploads: Uploads,
-    /// By token.
+    /// The handles by token.
     held: BTreeMap<u64, Upload>,
 }
 
-impl World {
+impl UploadsBed {
     fn new() -> Self {
         Self { uploads: Uploads::new(CAP), held: BTreeMap::new() }
     }
 
-    /// A connection asks; who gives way.
+    /// Requests memory; returns the displaced uploads, None: refused.
     fn claim(&mut self, address: i32, token: u64, bytes: usize, now_ms: u64) -> Option<Vec<u64>> {
         let mut upload = self.held.remove(&token);
         let origin = Origin { peer: PeerKey::Process(address), lane: 3, token };
@@ -49,7 +49,7 @@ impl World {
 
 #[test]
 fn nobody_gives_way_while_there_is_room() {
-    let mut w = World::new();
+    let mut w = UploadsBed::new();
     assert_eq!(w.claim(1, 1, CAP / 2, 0), Some(vec![]));
     assert_eq!(w.claim(2, 2, CAP / 2, 1_000_000), Some(vec![]), "stalled, but there is room");
     w.end(1);
@@ -59,14 +59,14 @@ fn nobody_gives_way_while_there_is_room() {
 
 #[test]
 fn the_longest_silent_gives_way_after_ten_seconds() {
-    let mut w = World::new();
+    let mut w = UploadsBed::new();
     for (token, at) in [(1, 50), (2, 40), (3, 60), (4, 9_000)] {
         assert_eq!(w.claim(7, token, CAP / 4, at), Some(vec![]));
     }
-    // Its own, and of the same size: not before their time.
+    // The address's own uploads of the same size stay until they are stalled.
     assert_eq!(w.claim(7, 9, CAP / 4, 40 + STALLED_MS - 1), None);
     assert_eq!(w.claim(7, 9, CAP / 4, 40 + STALLED_MS), Some(vec![2]));
-    // An upload that has had a byte is not silent any more.
+    // An upload that has received a byte is not silent any more.
     assert_eq!(w.claim(7, 1, CAP / 4, 49 + STALLED_MS), Some(vec![]));
     assert_eq!(w.claim(7, 10, CAP / 4, 60 + STALLED_MS), Some(vec![3]));
     assert_eq!(w.claim(7, 11, CAP / 4, 61 + STALLED_MS), None);
@@ -74,7 +74,7 @@ fn the_longest_silent_gives_way_after_ten_seconds() {
 
 #[test]
 fn the_address_with_most_gives_way_then_the_one_that_waited_longest() {
-    let mut w = World::new();
+    let mut w = UploadsBed::new();
     for (address, token, at) in [(1, 1, 3), (1, 2, 1), (1, 3, 2), (2, 4, 0)] {
         assert_eq!(w.claim(address, token, CAP / 4, at), Some(vec![]));
     }
@@ -85,7 +85,7 @@ fn the_address_with_most_gives_way_then_the_one_that_waited_longest() {
 
 #[test]
 fn an_address_displaces_only_larger_ones_of_its_own() {
-    let mut w = World::new();
+    let mut w = UploadsBed::new();
     assert_eq!(w.claim(1, 1, 600 * KIB, 1), Some(vec![]));
     assert_eq!(w.claim(1, 2, 300 * KIB, 0), Some(vec![]));
     assert_eq!(w.claim(2, 3, 100 * KIB, 0), Some(vec![]));
@@ -95,7 +95,7 @@ fn an_address_displaces_only_larger_ones_of_its_own() {
 
 #[test]
 fn growing_asks_as_well_and_counts_whole() {
-    let mut w = World::new();
+    let mut w = UploadsBed::new();
     assert_eq!(w.claim(1, 1, 500 * KIB, 0), Some(vec![]));
     assert_eq!(w.claim(2, 2, 400 * KIB, 0), Some(vec![]));
     // 500 of the first, 510 of the second.
@@ -105,7 +105,7 @@ fn growing_asks_as_well_and_counts_whole() {
 
 #[test]
 fn what_leaves_is_not_counted_and_does_not_grow() {
-    let mut w = World::new();
+    let mut w = UploadsBed::new();
     assert_eq!(w.claim(1, 1, CAP, 0), Some(vec![]));
     assert_eq!(w.claim(2, 2, CAP, 1), None, "it would have most");
     assert_eq!(w.claim(2, 2, CAP / 2, 1), Some(vec![1]));
@@ -119,7 +119,7 @@ fn what_leaves_is_not_counted_and_does_not_grow() {
 
 #[test]
 fn no_more_than_the_cap_leaves_at_once() {
-    let mut w = World::new();
+    let mut w = UploadsBed::new();
     assert_eq!(w.claim(1, 1, CAP, 0), Some(vec![]));
     assert_eq!(w.claim(2, 2, CAP / 2, 1), Some(vec![1]));
     assert_eq!(w.claim(2, 3, CAP / 2, 1), Some(vec![]));
@@ -130,10 +130,10 @@ fn no_more_than_the_cap_leaves_at_once() {
 
 #[test]
 fn who_cannot_be_helped_displaces_nobody() {
-    let mut w = World::new();
+    let mut w = UploadsBed::new();
     assert_eq!(w.claim(1, 1, 400 * KIB, 0), Some(vec![]));
     assert_eq!(w.claim(2, 2, 600 * KIB, 20_000), Some(vec![]));
-    // The first is stalled, but that is not enough, and then the newcomer has most.
+    // The first is stalled, but that is not enough, and then the newcomer's address has most.
     assert_eq!(w.claim(3, 3, 900 * KIB, 20_000), None);
     assert_eq!(w.claim(3, 3, 400 * KIB, 20_000), Some(vec![1]));
 }
@@ -149,9 +149,9 @@ fn counters_tell_refused_from_displaced() {
     assert_eq!((uploads.refused(), uploads.displaced(), uploads.lines_refused()), (0, 0, 0));
 }
 
-/// One upload, as the plain rules see it.
+/// One upload in the model.
 #[derive(Debug, Clone, Copy)]
-struct Plain {
+struct ModelUpload {
     address: i32,
     token: u64,
     bytes: usize,
@@ -159,8 +159,8 @@ struct Plain {
     order: u64,
 }
 
-/// The rules, one victim at a time.
-fn victims(mut all: Vec<Plain>, address: i32, asks: usize, now_ms: u64) -> Option<Vec<u64>> {
+/// The model of the rules, with one displaced upload at a time.
+fn victims(mut all: Vec<ModelUpload>, address: i32, asks: usize, now_ms: u64) -> Option<Vec<u64>> {
     let mut out = Vec::new();
     while all.iter().map(|one| one.bytes).sum::<usize>() + asks > CAP {
         let stalled = all.iter().filter(|one| one.last_ms + STALLED_MS <= now_ms);
@@ -185,8 +185,8 @@ proptest! {
     fn any_history_is_by_the_rules(
         steps in prop::collection::vec((0u64..24, 0i32..4, 1usize..600, 0u64..6_000, 0u8..8), 1..200),
     ) {
-        let mut w = World::new();
-        let mut plain = BTreeMap::<u64, Plain>::new();
+        let mut w = UploadsBed::new();
+        let mut plain = BTreeMap::<u64, ModelUpload>::new();
         let (mut now_ms, mut order) = (0, 0);
         for (connection, address, kib, passes, what) in steps {
             now_ms += passes;
@@ -214,8 +214,8 @@ proptest! {
                     order += 1;
                 }
                 let order = before.map_or(order, |one| one.order);
-                plain.insert(token, Plain { address, token, bytes, last_ms: now_ms, order });
-                // Their lanes act at once here.
+                plain.insert(token, ModelUpload { address, token, bytes, last_ms: now_ms, order });
+                // In this test their lanes act at once.
                 for victim in victims {
                     plain.remove(&victim);
                     w.end(victim);

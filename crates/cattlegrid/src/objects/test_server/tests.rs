@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use cattlegrid_objects::{Settings, TYPES_MAX, TypeSettings};
-use cattlegrid_scripts::{Limits, Problem, Source, Sources, TestResult};
+use cattlegrid_scripts::{Limits, Problem, SourceFile, Sources, TestResult};
 
 use super::*;
 
@@ -58,8 +58,8 @@ Quota.read = { left = function(self) return self.limit - self.used end }
 return Quota
 "#;
 
-fn source(name: &str, path: &str, text: &str) -> Source {
-    Source { name: name.to_owned(), path: path.into(), text: text.to_owned() }
+fn source(name: &str, path: &str, text: &str) -> SourceFile {
+    SourceFile { name: name.to_owned(), path: path.into(), text: text.to_owned() }
 }
 
 fn run_tests(scripts: &Arc<Scripts>, sources: &Sources) -> Result<Vec<TestResult>, Vec<Problem>> {

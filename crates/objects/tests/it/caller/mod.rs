@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cattlegrid_objects::{Arguments, Change, Named, Object, ObjectState, Outcome, Registry, Settings, View};
+use cattlegrid_objects::{
+    Arguments, Object, ObjectOutcome, ObjectState, Registry, Settings, StateChange, StateView, VirtualKey,
+};
 use cattlegrid_store::{Memory, Tree};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -72,7 +74,9 @@ impl Objects {
     /// Calls by name, in the classic form.
     #[track_caller]
     pub(crate) fn get(&mut self, name: &str) -> String {
-        let Some(Named::Call(call)) = self.registry.named(name.as_bytes()) else { panic!("no call: {name}") };
+        let Some(VirtualKey::Call(call)) = self.registry.named(name.as_bytes()) else {
+            panic!("no call: {name}")
+        };
         let mut buffer = Vec::new();
         let (key, arguments) = self.registry.split(&call, &mut buffer).expect("few arguments");
         let arguments: Vec<&[u8]> = arguments.iter().collect();
@@ -117,29 +121,29 @@ impl Objects {
         let arguments = Arguments::of(arguments.iter().copied());
         let done = self.registry.call(method, object, &arguments, 1_000_000, 7, &mut out);
         drop(others);
-        let failed = matches!(done.outcome, Outcome::Error(_) | Outcome::NoRoom(_));
+        let failed = matches!(done.outcome, ObjectOutcome::Error(_) | ObjectOutcome::NoRoom(_));
         match done.change {
-            Change::None | Change::Tree => {}
+            StateChange::None | StateChange::Tree => {}
             _ if failed => panic!("a call that fails changes nothing"),
-            Change::Bytes => drop(self.own.insert(place, Own::Bytes(new))),
-            Change::NewTree(tree) => drop(self.own.insert(place, Own::Tree(tree))),
-            Change::Dropped => drop(self.own.remove(&place)),
+            StateChange::Bytes => drop(self.own.insert(place, Own::Bytes(new))),
+            StateChange::NewTree(tree) => drop(self.own.insert(place, Own::Tree(tree))),
+            StateChange::Dropped => drop(self.own.remove(&place)),
         }
         match done.outcome {
-            Outcome::Value { .. } => Answer::Value(out),
-            Outcome::Miss => Answer::Miss,
-            Outcome::Error(line) => {
+            ObjectOutcome::Value { .. } => Answer::Value(out),
+            ObjectOutcome::Miss => Answer::Miss,
+            ObjectOutcome::Error(line) => {
                 assert!(line.bytes().all(|byte| byte >= b' '), "one line: {line:?}");
                 Answer::Error(line)
             }
-            Outcome::NoRoom(_) => Answer::NoRoom,
-            Outcome::List { mut listing, .. } => {
+            ObjectOutcome::NoRoom(_) => Answer::NoRoom,
+            ObjectOutcome::List { mut listing, .. } => {
                 let keys: Vec<Vec<u8>> = listing.keys().map(<[u8]>::to_vec).collect();
                 while let Some(wanted) = listing.wants() {
                     let view = match self.own.get(&(type_id, keys[wanted].clone())) {
-                        None => View::Absent,
-                        Some(Own::Bytes(bytes)) => View::Bytes(bytes),
-                        Some(Own::Tree(tree)) => View::Tree(tree),
+                        None => StateView::Absent,
+                        Some(Own::Bytes(bytes)) => StateView::Bytes(bytes),
+                        Some(Own::Tree(tree)) => StateView::Tree(tree),
                     };
                     listing.read(wanted, view, 1024, 1 << 20);
                 }
@@ -155,9 +159,9 @@ impl Objects {
 
 /// A generator of numbers for tests, from a seed.
 #[derive(Debug)]
-pub(crate) struct Draws(pub(crate) u64);
+pub(crate) struct SplitMix64(pub(crate) u64);
 
-impl Draws {
+impl SplitMix64 {
     /// A number below `end`.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

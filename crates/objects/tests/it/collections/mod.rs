@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use cattlegrid_objects::{
-    Arguments, Change, Listing, MethodId, Named, Object, ObjectState, Outcome, Registry, Settings, TooLarge,
-    View,
+    Arguments, Listing, MethodId, Object, ObjectOutcome, ObjectState, Registry, Settings, StateChange,
+    StateView, TooLarge, VirtualKey,
 };
 use cattlegrid_store::{Memory, Tree};
 
@@ -69,7 +69,7 @@ impl World {
     }
 
     pub(crate) fn call_bytes(&mut self, name: &[u8]) -> Option<Answer> {
-        let Some(Named::Call(call)) = self.registry.named(name) else { return None };
+        let Some(VirtualKey::Call(call)) = self.registry.named(name) else { return None };
         let mut buffer = Vec::new();
         let registry = &self.registry;
         let parts = registry
@@ -87,7 +87,7 @@ impl World {
     /// A call with arguments of any bytes.
     pub(crate) fn ask(&mut self, type_name: &str, method: &str, key: &[u8], arguments: &[&[u8]]) -> Answer {
         let name = format!("{type_name}:{method}:x");
-        let Some(Named::Call(call)) = self.registry.named(name.as_bytes()) else {
+        let Some(VirtualKey::Call(call)) = self.registry.named(name.as_bytes()) else {
             panic!("{name} is no call")
         };
         self.run(call.type_id, call.method, key, arguments)
@@ -105,19 +105,19 @@ impl World {
         let object = Object::new(key, state, &mut new, &self.memory, None);
         let arguments = Arguments::of(arguments.iter().copied());
         let done = self.registry.call(method, object, &arguments, 1_000_000, self.random, &mut out);
-        self.changes += usize::from(!matches!(done.change, Change::None));
+        self.changes += usize::from(!matches!(done.change, StateChange::None));
         match done.change {
-            Change::None | Change::Tree => {}
-            Change::Bytes => drop(self.objects.insert(place, Kept::Bytes(new))),
-            Change::NewTree(tree) => drop(self.objects.insert(place, Kept::Tree(tree))),
-            Change::Dropped => drop(self.objects.remove(&place)),
+            StateChange::None | StateChange::Tree => {}
+            StateChange::Bytes => drop(self.objects.insert(place, Kept::Bytes(new))),
+            StateChange::NewTree(tree) => drop(self.objects.insert(place, Kept::Tree(tree))),
+            StateChange::Dropped => drop(self.objects.remove(&place)),
         }
         match done.outcome {
-            Outcome::Value { .. } => Answer::Value(text(&out)),
-            Outcome::Miss => Answer::Miss,
-            Outcome::Error(line) => Answer::Error(line),
-            Outcome::NoRoom(_) => Answer::NoRoom,
-            Outcome::List { listing, .. } => match self.list(type_id, *listing) {
+            ObjectOutcome::Value { .. } => Answer::Value(text(&out)),
+            ObjectOutcome::Miss => Answer::Miss,
+            ObjectOutcome::Error(line) => Answer::Error(line),
+            ObjectOutcome::NoRoom(_) => Answer::NoRoom,
+            ObjectOutcome::List { listing, .. } => match self.list(type_id, *listing) {
                 Ok(Some(bytes)) => Answer::Value(text(&bytes)),
                 Ok(None) => Answer::Miss,
                 Err(TooLarge) => Answer::Error("SERVER_ERROR result too large".to_owned()),
@@ -137,9 +137,9 @@ impl World {
                     break;
                 }
                 let view = match self.objects.get(&(type_id, keys[place].clone())) {
-                    None => View::Absent,
-                    Some(Kept::Bytes(bytes)) => View::Bytes(bytes),
-                    Some(Kept::Tree(tree)) => View::Tree(tree),
+                    None => StateView::Absent,
+                    Some(Kept::Bytes(bytes)) => StateView::Bytes(bytes),
+                    Some(Kept::Tree(tree)) => StateView::Tree(tree),
                 };
                 listing.read(place, view, self.budget, result_max);
                 reads += 1;

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
 use cattlegrid_objects::{
-    Host, HostType, MethodDefinition, ScriptCall, ScriptDone, ScriptMethod, ScriptOutcome, TypeSettings,
-    World, define,
+    Host, HostType, MethodDefinition, ScriptCall, ScriptMethod, ScriptOutcome, ScriptResult, ScriptWorld,
+    TypeSettings, define,
 };
 
 /// Types whose methods answer nothing.
@@ -20,8 +20,8 @@ impl Host for Fake {
         0
     }
 
-    fn call(&self, _: &ScriptCall<'_>, _: &mut dyn World, _: &mut Vec<u8>) -> ScriptDone {
-        ScriptDone { outcome: ScriptOutcome::Miss, change: None, expires_ms: None, after: Vec::new() }
+    fn call(&self, _: &ScriptCall<'_>, _: &mut dyn ScriptWorld, _: &mut Vec<u8>) -> ScriptResult {
+        ScriptResult { outcome: ScriptOutcome::Miss, change: None, expires_ms: None, after: Vec::new() }
     }
 }
 

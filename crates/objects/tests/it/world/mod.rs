@@ -5,7 +5,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cattlegrid_objects::{Arguments, Change, Named, Object, ObjectState, Outcome, Registry, Settings};
+use cattlegrid_objects::{
+    Arguments, Object, ObjectOutcome, ObjectState, Registry, Settings, StateChange, VirtualKey,
+};
 use cattlegrid_store::Memory;
 
 /// 2026-01-01T00:00:00Z, a Thursday.
@@ -52,7 +54,9 @@ impl World {
     }
 
     pub(crate) fn call_bytes(&mut self, name: &[u8]) -> Vec<u8> {
-        let Some(Named::Call(call)) = self.registry.named(name) else { panic!("{name:?} names no method") };
+        let Some(VirtualKey::Call(call)) = self.registry.named(name) else {
+            panic!("{name:?} names no method")
+        };
         let mut buffer = Vec::new();
         match self.registry.split(&call, &mut buffer) {
             Ok((key, arguments)) => self.run(call.type_id, call.method, key, &arguments),
@@ -69,7 +73,7 @@ impl World {
         arguments: &[&[u8]],
     ) -> Vec<u8> {
         let name = format!("{type_name}:{method}:k");
-        let Some(Named::Call(call)) = self.registry.named(name.as_bytes()) else {
+        let Some(VirtualKey::Call(call)) = self.registry.named(name.as_bytes()) else {
             panic!("{type_name} has no method {method}")
         };
         self.run(call.type_id, call.method, key, &Arguments::of(arguments.iter().copied()))
@@ -95,23 +99,23 @@ impl World {
         let end =
             done.expires_ms.map_or(found_end, |end| end.map(|ms| ms.div_ceil(1000).saturating_mul(1000)));
         match done.change {
-            Change::None => {
+            StateChange::None => {
                 if let Some(stored) = self.objects.get_mut(&place) {
                     stored.expires_ms = end;
                 }
             }
-            Change::Bytes => {
+            StateChange::Bytes => {
                 self.objects.insert(place, Stored { bytes: new, expires_ms: end });
             }
-            Change::Dropped => {
+            StateChange::Dropped => {
                 self.objects.remove(&place);
             }
-            Change::Tree | Change::NewTree(_) => panic!("these types have no trees"),
+            StateChange::Tree | StateChange::NewTree(_) => panic!("these types have no trees"),
         }
         match done.outcome {
-            Outcome::Value { .. } => out,
-            Outcome::Miss => b"MISS".to_vec(),
-            Outcome::Error(line) => line.into_bytes(),
+            ObjectOutcome::Value { .. } => out,
+            ObjectOutcome::Miss => b"MISS".to_vec(),
+            ObjectOutcome::Error(line) => line.into_bytes(),
             outcome => panic!("{outcome:?}"),
         }
     }

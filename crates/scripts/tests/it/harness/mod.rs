@@ -10,18 +10,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cattlegrid_objects::{
-    After, Arguments, Host, Moved, ScriptCall, ScriptDone, ScriptMethodId, ScriptOutcome, Settings,
-    TypeSettings, View, World, Zone,
+    Arguments, FollowUp, Host, ObjectMoved, ScriptCall, ScriptMethodId, ScriptOutcome, ScriptResult,
+    ScriptWorld, Settings, StateView, TypeSettings, Zone,
 };
-use cattlegrid_scripts::{Limits, Problem, Scripts, Source, Sources};
+use cattlegrid_scripts::{Limits, Problem, Scripts, SourceFile, Sources};
 
 /// Plain values, and no objects. Reading the key `panic` panics.
 #[derive(Debug, Default)]
 pub struct Plain(pub BTreeMap<Vec<u8>, Vec<u8>>);
 
-impl World for Plain {
-    fn read(&mut self, _object: usize, read: &mut dyn FnMut(View<'_>)) -> Result<(), Moved> {
-        read(View::Absent);
+impl ScriptWorld for Plain {
+    fn read(&mut self, _object: usize, read: &mut dyn FnMut(StateView<'_>)) -> Result<(), ObjectMoved> {
+        read(StateView::Absent);
         Ok(())
     }
 
@@ -31,14 +31,14 @@ impl World for Plain {
         Some(0)
     }
 
-    fn check(&self, _after: &After) -> Result<(), String> {
+    fn check(&self, _after: &FollowUp) -> Result<(), String> {
         Ok(())
     }
 }
 
 /// A type of this name.
-pub fn source(name: &str, text: &str) -> Source {
-    Source { name: name.to_owned(), path: PathBuf::from(format!("{name}.luau")), text: text.to_owned() }
+pub fn source(name: &str, text: &str) -> SourceFile {
+    SourceFile { name: name.to_owned(), path: PathBuf::from(format!("{name}.luau")), text: text.to_owned() }
 }
 
 /// One type, `t`.
@@ -98,7 +98,7 @@ impl Bench {
     }
 
     /// Calls a method of `t`; the state is not changed.
-    pub fn done(&self, method: ScriptMethodId, arguments: &[&[u8]], out: &mut Vec<u8>) -> ScriptDone {
+    pub fn done(&self, method: ScriptMethodId, arguments: &[&[u8]], out: &mut Vec<u8>) -> ScriptResult {
         let own_settings: &TypeSettings = &self.scripts.types()[0].settings;
         let methods = self.scripts.types()[0].object_type.methods;
         let is_new = matches!(method, ScriptMethodId::Own(place) if methods[place].name == "new");
@@ -126,7 +126,7 @@ impl Bench {
     }
 
     /// The same, with what the call has left.
-    pub fn call_done(&mut self, name: &str) -> (String, ScriptDone) {
+    pub fn call_done(&mut self, name: &str) -> (String, ScriptResult) {
         let mut parts = name.split(':');
         let method = parts.next().unwrap();
         let arguments: Vec<&[u8]> = parts.map(str::as_bytes).collect();

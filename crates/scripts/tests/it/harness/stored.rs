@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cattlegrid_objects::{
-    After, Change, Done, Host, Moved, Named, Object, ObjectState, Outcome, Registry, ScriptCall,
-    ScriptOutcome, Settings, View, World, copy_plain,
+    CallResult, FollowUp, Host, Object, ObjectMoved, ObjectOutcome, ObjectState, Registry, ScriptCall,
+    ScriptOutcome, ScriptWorld, Settings, StateChange, StateView, VirtualKey, copy_plain,
 };
 use cattlegrid_scripts::{Limits, Scripts};
 use cattlegrid_store::{Memory, Tree};
@@ -20,10 +20,10 @@ enum Kept {
 }
 
 impl Kept {
-    fn view(&self) -> View<'_> {
+    fn view(&self) -> StateView<'_> {
         match self {
-            Self::Bytes(bytes) => View::Bytes(bytes),
-            Self::Tree(tree) => View::Tree(tree),
+            Self::Bytes(bytes) => StateView::Bytes(bytes),
+            Self::Tree(tree) => StateView::Tree(tree),
         }
     }
 }
@@ -74,7 +74,7 @@ impl Stored {
     pub fn call(&mut self, name: &str) -> String {
         let registry = Arc::clone(&self.registry);
         let name = format!("t:{name}");
-        let Some(Named::Call(named)) = registry.named(name.as_bytes()) else { panic!("no call {name}") };
+        let Some(VirtualKey::Call(named)) = registry.named(name.as_bytes()) else { panic!("no call {name}") };
         let mut buffer = Vec::new();
         let (key, arguments) = registry.split(&named, &mut buffer).unwrap();
         self.calls += 1;
@@ -89,7 +89,7 @@ impl Stored {
         keys.extend(script.about.keys.iter().filter_map(|place| arguments.get(*place)));
         let mut plain = keys.iter().map(|key| {
             let mut plain = Vec::new();
-            copy_plain(self.objects.get(*key).map_or(View::Absent, |kept| kept.0.view()), &mut plain)
+            copy_plain(self.objects.get(*key).map_or(StateView::Absent, |kept| kept.0.view()), &mut plain)
                 .then_some(plain)
         });
         let found = plain.next().flatten();
@@ -118,7 +118,7 @@ impl Stored {
         assert!(!has_failed || done.change.is_none(), "an error changes nothing");
         if let Some(new) = &done.change {
             let outcome = self.change(key, |object| registry.commit(object, new, done.expires_ms));
-            assert!(matches!(outcome, Outcome::Value { .. }), "{outcome:?}");
+            assert!(matches!(outcome, ObjectOutcome::Value { .. }), "{outcome:?}");
         } else if let (Some(ends), Some(kept)) = (done.expires_ms, self.objects.get_mut(key)) {
             kept.1 = ends;
         }
@@ -130,7 +130,7 @@ impl Stored {
         }
     }
 
-    fn change(&mut self, key: &[u8], run: impl FnOnce(Object<'_>) -> Done) -> Outcome {
+    fn change(&mut self, key: &[u8], run: impl FnOnce(Object<'_>) -> CallResult) -> ObjectOutcome {
         let mut kept = self.objects.remove(key);
         let mut new = Vec::new();
         let (state, expires_ms) = match &mut kept {
@@ -140,10 +140,10 @@ impl Stored {
         };
         let done = run(Object::new(key, state, &mut new, &self.memory, expires_ms));
         let kept = match done.change {
-            Change::None | Change::Tree => kept.map(|(kept, _)| kept),
-            Change::Bytes => Some(Kept::Bytes(new)),
-            Change::NewTree(tree) => Some(Kept::Tree(tree)),
-            Change::Dropped => None,
+            StateChange::None | StateChange::Tree => kept.map(|(kept, _)| kept),
+            StateChange::Bytes => Some(Kept::Bytes(new)),
+            StateChange::NewTree(tree) => Some(Kept::Tree(tree)),
+            StateChange::Dropped => None,
         };
         if let Some(kept) = kept {
             self.objects.insert(key.to_vec(), (kept, done.expires_ms.unwrap_or(expires_ms)));
@@ -152,10 +152,10 @@ impl Stored {
     }
 }
 
-fn shown(outcome: &Outcome, out: Vec<u8>) -> String {
+fn shown(outcome: &ObjectOutcome, out: Vec<u8>) -> String {
     match outcome {
-        Outcome::Value { .. } => String::from_utf8(out).unwrap(),
-        Outcome::Error(line) => line.clone(),
+        ObjectOutcome::Value { .. } => String::from_utf8(out).unwrap(),
+        ObjectOutcome::Error(line) => line.clone(),
         outcome => format!("{outcome:?}"),
     }
 }
@@ -167,11 +167,11 @@ struct Seen<'s> {
     reads: usize,
 }
 
-impl World for Seen<'_> {
-    fn read(&mut self, object: usize, read: &mut dyn FnMut(View<'_>)) -> Result<(), Moved> {
+impl ScriptWorld for Seen<'_> {
+    fn read(&mut self, object: usize, read: &mut dyn FnMut(StateView<'_>)) -> Result<(), ObjectMoved> {
         self.reads += 1;
-        self.left = self.left.checked_sub(1).ok_or(Moved)?;
-        read(self.objects.get(self.keys[object]).map_or(View::Absent, |kept| kept.0.view()));
+        self.left = self.left.checked_sub(1).ok_or(ObjectMoved)?;
+        read(self.objects.get(self.keys[object]).map_or(StateView::Absent, |kept| kept.0.view()));
         Ok(())
     }
 
@@ -179,7 +179,7 @@ impl World for Seen<'_> {
         None
     }
 
-    fn check(&self, _after: &After) -> Result<(), String> {
+    fn check(&self, _after: &FollowUp) -> Result<(), String> {
         Ok(())
     }
 }

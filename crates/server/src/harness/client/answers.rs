@@ -1,25 +1,25 @@
 //! The replies that packets may have.
 //!
-//! A reply is matched by its opaque and opcode. A reply that is not of the first packet without a reply proves that this one was
-//! executed and has none: it is quiet, and it succeeded, or it is a get and missed.
+//! A reply is matched by its opaque and opcode. If a reply does not belong to the first packet without one,
+//! that packet was executed and has no reply: it is quiet, and it succeeded, or it is a get and missed.
 
 use cattlegrid_protocol::{HEADER_BYTES, Packet, opcode};
 
 use super::packets::KEPT;
-use super::{Client, Match, PendingCommand, What, show};
+use super::{Client, ExpectedReply, PendingCommand, ReplyMatch, show};
 use crate::harness::book::{Book, KEYS, is_ruled};
 
-/// A packet without its reply yet.
+/// A packet without its reply.
 #[derive(Debug)]
 pub(super) struct PendingPacket {
     pub(super) opcode: u8,
     pub(super) opaque: u32,
-    pub(super) does: Does,
+    pub(super) does: ExpectedPacket,
 }
 
-/// What a packet does, as far as its replies are concerned.
+/// A packet and the replies that it may have.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Does {
+pub(super) enum ExpectedPacket {
     Get {
         key: usize,
     },
@@ -33,7 +33,7 @@ pub(super) enum Does {
         key: usize,
         cas: bool,
     },
-    /// `incr`, `decr`. `number`: of the key whose value is one, if it has any.
+    /// `incr`, `decr`. `number`: the key's value is a number, if it has one.
     Count {
         number: bool,
         creates: bool,
@@ -46,26 +46,26 @@ pub(super) enum Does {
     },
     /// A store of a value that is never read.
     Fill,
-    /// A store of the client's own key. `kept`: of the value [`KEPT`].
+    /// A store on the client's own key. `kept`: its value is [`KEPT`].
     Keep {
         too_large: bool,
         kept: bool,
     },
-    /// A get of it.
+    /// A get of the client's own key.
     Kept,
     Unknown,
-    /// The connection ends after a reply with this status; None: without one.
+    /// A packet after which the connection ends, with a reply of this status; None: without a reply.
     End(Option<u16>),
 }
 
-/// What a client's own key has, as its replies say.
+/// The state of the client's own key, as known from replies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Own {
+pub(super) enum OwnKeyState {
     #[default]
     Unknown,
-    /// [`KEPT`], unless it was evicted.
+    /// The value is [`KEPT`], unless it was evicted.
     Kept,
-    /// Nothing: a `set` was refused.
+    /// There is no value: a `set` was refused.
     Nothing,
 }
 
@@ -94,9 +94,9 @@ fn text(status: u16) -> &'static str {
     }
 }
 
-/// A reply that is there whole.
+/// A complete reply.
 #[derive(Debug)]
-struct Reply {
+struct PacketReply {
     opcode: u8,
     status: u16,
     opaque: u32,
@@ -106,8 +106,8 @@ struct Reply {
     value: Vec<u8>,
 }
 
-impl Reply {
-    /// The first of `received`, and its length. None: it is not there whole.
+impl PacketReply {
+    /// Parses the first reply of `received`, and its length; None: it is incomplete.
     fn first(received: &[u8]) -> Option<(Self, usize)> {
         assert_eq!(received[0], 0x81, "no reply begins here: {}", show(received));
         let header = received.first_chunk::<HEADER_BYTES>()?;
@@ -136,26 +136,26 @@ impl Reply {
         self.extras.is_empty() && self.key.is_empty() && self.value.is_empty()
     }
 
-    /// An error is its text and nothing else.
+    /// Whether the reply is this error, with only its text as the body.
     fn is_error(&self, status: u16) -> bool {
         let is_text = self.extras.is_empty() && self.key.is_empty() && self.value == text(status).as_bytes();
         self.status == status && is_text && self.cas == 0
     }
 
-    /// A success without a body.
+    /// Whether the reply is a success without a body.
     fn is_done(&self) -> bool {
         self.status == OK && self.has_no_body()
     }
 }
 
 impl Client {
-    /// Matches the next reply; the bytes it has. None: it is not there whole.
+    /// Matches the next reply, and returns its length; None: it is incomplete.
     pub(super) fn match_packet(&mut self, at: usize, book: &mut Book) -> Option<usize> {
-        let (reply, bytes) = Reply::first(&self.received[at..])?;
+        let (reply, bytes) = PacketReply::first(&self.received[at..])?;
         loop {
             let asked = self.asked.front().unwrap_or_else(|| panic!("no request is open: {reply:?}"));
-            // The rest of a packet that was refused.
-            let What::Packet(sent) = &asked.what else {
+            // These bytes are the rest of a packet that was refused.
+            let ExpectedReply::Packet(sent) = &asked.what else {
                 assert_eq!(asked.unsent, 0, "{reply:?} before all of {asked:?}");
                 self.asked.pop_front();
                 continue;
@@ -165,13 +165,13 @@ impl Client {
                 continue;
             }
             match sent.matches(&reply, asked, self.own, book) {
-                Match::Begins => return Some(bytes),
-                Match::Last => {
+                ReplyMatch::Begins => return Some(bytes),
+                ReplyMatch::Last => {
                     self.drop_rest(book);
                     self.closing = true;
                     return Some(bytes);
                 }
-                Match::Whole | Match::None => {}
+                ReplyMatch::Whole | ReplyMatch::None => {}
             }
             sent.executed(Some(&reply), asked.begun, book);
             self.own = sent.own_after(self.own, reply.status);
@@ -179,16 +179,16 @@ impl Client {
             if asked.unsent == 0 {
                 self.asked.pop_front();
             } else {
-                asked.what = What::Silent;
+                asked.what = ExpectedReply::Silent;
             }
             return Some(bytes);
         }
     }
 
-    /// The first packet has no reply: what comes is a later one's.
+    /// Notes that the first packet has no reply, since this reply belongs to a later one.
     fn pass_quiet(&mut self, book: &mut Book) {
         let asked = self.asked.pop_front().expect("a packet is open");
-        let What::Packet(sent) = &asked.what else { unreachable!("its caller has looked") };
+        let ExpectedReply::Packet(sent) = &asked.what else { unreachable!("its caller has looked") };
         assert!(sent.is_quiet() && asked.unsent == 0, "no reply to {asked:?}");
         sent.executed(None, asked.begun, book);
         sent.fits_own(self.own, OK, book);
@@ -196,10 +196,13 @@ impl Client {
         book.silent += 1;
     }
 
-    /// The connection has ended, or will, and nothing from the second packet on was executed.
+    /// Notes that the connection has ended, or will, and that no packet after the first was executed.
     fn drop_rest(&mut self, book: &mut Book) {
         for asked in self.asked.drain(..) {
-            if let What::Packet(PendingPacket { does: Does::Store { serial, .. }, .. }) = asked.what {
+            if let ExpectedReply::Packet(PendingPacket {
+                does: ExpectedPacket::Store { serial, .. }, ..
+            }) = asked.what
+            {
                 book.refused(serial);
             }
         }
@@ -207,22 +210,26 @@ impl Client {
         book.ended += 1;
     }
 
-    /// Whether the connection may end here without a reply: only quiet packets come before the packet that ends it so.
+    /// Whether the connection may end here without a reply: only quiet packets precede the packet that ends
+    /// it in this way.
     pub(super) fn ends_silently(&mut self, book: &mut Book) -> bool {
         let is_quiet = |asked: &PendingCommand| match &asked.what {
-            What::Packet(sent) => sent.is_quiet(),
+            ExpectedReply::Packet(sent) => sent.is_quiet(),
             _ => true,
         };
         let end = self.asked.iter().position(|asked| !is_quiet(asked));
         let Some(end) = end.filter(|at| {
             let asked = &self.asked[*at];
-            let ends = matches!(asked.what, What::Packet(PendingPacket { does: Does::End(None), .. }));
+            let ends = matches!(
+                asked.what,
+                ExpectedReply::Packet(PendingPacket { does: ExpectedPacket::End(None), .. })
+            );
             ends && asked.bytes - asked.unsent >= HEADER_BYTES
         }) else {
             return false;
         };
         for _ in 0..end {
-            if let Some(PendingCommand { what: What::Packet(_), .. }) = self.asked.front() {
+            if let Some(PendingCommand { what: ExpectedReply::Packet(_), .. }) = self.asked.front() {
                 self.pass_quiet(book);
             } else {
                 self.asked.pop_front();
@@ -234,26 +241,35 @@ impl Client {
 }
 
 impl PendingPacket {
-    /// It may have no reply, and the connection goes on.
+    /// Whether the packet may have no reply while the connection continues.
     pub(super) fn is_quiet(&self) -> bool {
         let packet = Packet { opcode: self.opcode, opaque: [0; 4] };
-        packet.is_quiet() && !matches!(self.does, Does::End(_))
+        packet.is_quiet() && !matches!(self.does, ExpectedPacket::End(_))
     }
 
-    /// How a reply of it fits. `own`: what its client's own key has.
-    fn matches(&self, reply: &Reply, asked: &PendingCommand, own: Own, book: &mut Book) -> Match {
+    /// How a reply fits this packet. `own`: the state of the client's own key.
+    fn matches(
+        &self,
+        reply: &PacketReply,
+        asked: &PendingCommand,
+        own: OwnKeyState,
+        book: &mut Book,
+    ) -> ReplyMatch {
         self.fits_own(own, reply.status, book);
         let has_failed = reply.status != OK;
         let no_memory = reply.is_error(NO_MEMORY) && asked.may_find_no_memory(book);
         let error_of = |all: &[u16]| all.contains(&reply.status) && reply.is_error(reply.status);
         let mut comes_early = false;
         let fits = match self.does {
-            Does::Get { key } => self.fits_get(key, reply, asked.sent, book),
-            Does::Kept => {
-                assert!(own != Own::Kept || has_failed || reply.value == KEPT, "{reply:?} to {self:?}");
+            ExpectedPacket::Get { key } => self.fits_get(key, reply, asked.sent, book),
+            ExpectedPacket::Kept => {
+                assert!(
+                    own != OwnKeyState::Kept || has_failed || reply.value == KEPT,
+                    "{reply:?} to {self:?}"
+                );
                 matches!(reply.status, OK | NOT_FOUND)
             }
-            Does::Store { too_large, .. } | Does::Keep { too_large, .. } => {
+            ExpectedPacket::Store { too_large, .. } | ExpectedPacket::Keep { too_large, .. } => {
                 comes_early = matches!(reply.status, NO_MEMORY | TOO_LARGE);
                 let stored = reply.is_done() && !self.is_quiet();
                 if too_large {
@@ -262,15 +278,15 @@ impl PendingPacket {
                     stored || no_memory || error_of(self.refusals())
                 }
             }
-            Does::Fill => {
+            ExpectedPacket::Fill => {
                 comes_early = has_failed;
                 reply.is_done() && !self.is_quiet() || no_memory
             }
-            Does::Delete { cas, .. } => {
+            ExpectedPacket::Delete { cas, .. } => {
                 let refusals: &[u16] = if cas { &[NOT_FOUND, EXISTS] } else { &[NOT_FOUND] };
                 reply.is_done() && !self.is_quiet() || error_of(refusals)
             }
-            Does::Count { number, creates } => {
+            ExpectedPacket::Count { number, creates } => {
                 let is_sum = reply.extras.is_empty() && reply.key.is_empty() && reply.value.len() == 8;
                 match reply.status {
                     OK => number && is_sum && !self.is_quiet() && reply.cas != 0,
@@ -279,64 +295,64 @@ impl PendingPacket {
                     _ => number && no_memory,
                 }
             }
-            Does::Touch => {
+            ExpectedPacket::Touch => {
                 let shows_flags = reply.extras == [0; 4] && reply.key.is_empty() && reply.value.is_empty();
                 reply.status == OK && shows_flags || error_of(&[NOT_FOUND])
             }
-            Does::Noop => reply.is_done() && reply.cas == 0,
-            Does::Version => !has_failed && reply.value == crate::stats::VERSION.as_bytes(),
-            Does::Stats { known: false } => error_of(&[NOT_FOUND]),
-            Does::Stats { known: true } if reply.is_done() => true,
-            Does::Stats { known: true } => {
+            ExpectedPacket::Noop => reply.is_done() && reply.cas == 0,
+            ExpectedPacket::Version => !has_failed && reply.value == crate::stats::VERSION.as_bytes(),
+            ExpectedPacket::Stats { known: false } => error_of(&[NOT_FOUND]),
+            ExpectedPacket::Stats { known: true } if reply.is_done() => true,
+            ExpectedPacket::Stats { known: true } => {
                 assert!(!has_failed && !reply.key.is_empty() && reply.extras.is_empty(), "{reply:?}");
-                return Match::Begins;
+                return ReplyMatch::Begins;
             }
-            Does::Unknown => {
+            ExpectedPacket::Unknown => {
                 comes_early = true;
                 error_of(&[UNKNOWN_COMMAND])
             }
-            Does::End(status) => {
+            ExpectedPacket::End(status) => {
                 assert!(status.is_some_and(|status| reply.is_error(status)), "{reply:?} to {self:?}");
-                return Match::Last;
+                return ReplyMatch::Last;
             }
         };
         assert!(fits, "{reply:?} is no reply to {asked:?}");
         assert!(asked.unsent == 0 || comes_early, "{reply:?} before all of {asked:?}");
-        Match::Whole
+        ReplyMatch::Whole
     }
 
-    /// Checks what a status says of its client's own key, which no other client writes.
-    fn fits_own(&self, own: Own, status: u16, book: &Book) {
+    /// Checks a status against the state of the client's own key, which no other client writes.
+    fn fits_own(&self, own: OwnKeyState, status: u16, book: &Book) {
         let is_there = match (self.does, self.opcode) {
-            (Does::Kept, _) => status == OK,
-            (Does::Keep { .. }, opcode::ADD | opcode::ADDQ) if status == OK => false,
-            (Does::Keep { .. }, opcode::ADD | opcode::ADDQ) if status == EXISTS => true,
-            (Does::Keep { .. }, opcode::SET | opcode::SETQ) => return,
-            (Does::Keep { .. }, _) if status == OK => true,
-            (Does::Keep { .. }, _) if matches!(status, NOT_FOUND | NOT_STORED) => false,
+            (ExpectedPacket::Kept, _) => status == OK,
+            (ExpectedPacket::Keep { .. }, opcode::ADD | opcode::ADDQ) if status == OK => false,
+            (ExpectedPacket::Keep { .. }, opcode::ADD | opcode::ADDQ) if status == EXISTS => true,
+            (ExpectedPacket::Keep { .. }, opcode::SET | opcode::SETQ) => return,
+            (ExpectedPacket::Keep { .. }, _) if status == OK => true,
+            (ExpectedPacket::Keep { .. }, _) if matches!(status, NOT_FOUND | NOT_STORED) => false,
             _ => return,
         };
         let fits = match own {
-            Own::Unknown => true,
-            Own::Kept => is_there || book.evictions,
-            Own::Nothing => !is_there,
+            OwnKeyState::Unknown => true,
+            OwnKeyState::Kept => is_there || book.evictions,
+            OwnKeyState::Nothing => !is_there,
         };
         assert!(fits, "status {status} says {is_there} of {own:?}: {self:?}");
     }
 
-    /// What its client's own key has after it.
-    fn own_after(&self, own: Own, status: u16) -> Own {
-        let Does::Keep { kept, .. } = self.does else { return own };
+    /// The state of the client's own key after this packet.
+    fn own_after(&self, own: OwnKeyState, status: u16) -> OwnKeyState {
+        let ExpectedPacket::Keep { kept, .. } = self.does else { return own };
         match (status, self.opcode) {
-            (OK, _) if kept => Own::Kept,
-            (OK, _) => Own::Unknown,
-            (_, opcode::SET | opcode::SETQ) => Own::Nothing,
+            (OK, _) if kept => OwnKeyState::Kept,
+            (OK, _) => OwnKeyState::Unknown,
+            (_, opcode::SET | opcode::SETQ) => OwnKeyState::Nothing,
             _ => own,
         }
     }
 
-    /// The hit of a get, or the miss of a loud one.
-    fn fits_get(&self, key: usize, reply: &Reply, sent: u64, book: &mut Book) -> bool {
+    /// Whether the reply is the hit of a get, or the miss of a loud get.
+    fn fits_get(&self, key: usize, reply: &PacketReply, sent: u64, book: &mut Book) -> bool {
         let packet = Packet { opcode: self.opcode, opaque: [0; 4] };
         let name: &[u8] = if packet.returns_key() { KEYS[key].0.as_bytes() } else { b"" };
         if reply.status == OK {
@@ -355,10 +371,10 @@ impl PendingPacket {
         is_miss && !packet.is_quiet()
     }
 
-    /// Errors of a store that is not refused for its length.
+    /// The errors of a store that is not refused for its length.
     fn refusals(&self) -> &'static [u16] {
         use opcode::{ADD, ADDQ, APPEND, APPENDQ, PREPEND, PREPENDQ, REPLACE, REPLACEQ};
-        let compares = matches!(self.does, Does::Store { cas: true, .. });
+        let compares = matches!(self.does, ExpectedPacket::Store { cas: true, .. });
         match (self.opcode, compares) {
             (APPEND | APPENDQ | PREPEND | PREPENDQ, true) => &[NOT_STORED, EXISTS],
             (APPEND | APPENDQ | PREPEND | PREPENDQ, false) => &[NOT_STORED],
@@ -369,22 +385,22 @@ impl PendingPacket {
         }
     }
 
-    /// Notes what its execution, with this reply or none, says of values.
-    fn executed(&self, reply: Option<&Reply>, begun: u64, book: &mut Book) {
+    /// Notes what this reply, or its absence, says about values.
+    fn executed(&self, reply: Option<&PacketReply>, begun: u64, book: &mut Book) {
         let status = reply.map_or(OK, |reply| reply.status);
         let extends =
             matches!(self.opcode, opcode::APPEND | opcode::APPENDQ | opcode::PREPEND | opcode::PREPENDQ);
         match self.does {
-            Does::Store { key, serial, too_large, .. } => {
+            ExpectedPacket::Store { key, serial, too_large, .. } => {
                 assert!(!too_large || status == TOO_LARGE, "the refusal of {self:?} is said");
                 if status == OK {
                     book.executed(serial);
                     if let Some(reply) = reply.filter(|_| !extends) {
                         book.stored_as(key, reply.cas, serial);
                     }
-                    // Under a rule a value that comes too late is dropped, and the newer one stays.
+                    // Under a rule, a value that arrives too late is dropped, and the newer one stays.
                     if !extends && !is_ruled(key) {
-                        book.gone(key, begun);
+                        book.note_removed(key, begun);
                     }
                     return;
                 }
@@ -393,11 +409,13 @@ impl PendingPacket {
                     book.refused(serial);
                 }
                 if refused && matches!(self.opcode, opcode::SET | opcode::SETQ) {
-                    book.gone(key, begun);
+                    book.note_removed(key, begun);
                 }
             }
-            // Under a rule a CAS may be the token of a lease, which is given up.
-            Does::Delete { key, cas } if !cas || status == OK && !is_ruled(key) => book.gone(key, begun),
+            // Under a rule, a CAS may be the token of a lease, which the delete gives up.
+            ExpectedPacket::Delete { key, cas } if !cas || status == OK && !is_ruled(key) => {
+                book.note_removed(key, begun)
+            }
             _ => {}
         }
     }

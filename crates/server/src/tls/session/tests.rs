@@ -1,4 +1,4 @@
-//! A session at one end of a pair of sockets, a client of rustls at the other.
+//! A session at one end of a pair of sockets, and a client of rustls at the other.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -11,9 +11,9 @@ use rustls::{ClientConfig, ClientConnection, SupportedProtocolVersion};
 
 use super::*;
 use crate::tls::TlsAcceptor;
-use crate::tls::tests::{BOTH, Files};
+use crate::tls::tests::{BOTH, TestCertificates};
 
-/// Most plain bytes of a piece, as a server has it.
+/// The most plain bytes of a piece in a server.
 const MOST: usize = 64 << 10;
 
 struct Pair {
@@ -22,14 +22,14 @@ struct Pair {
     client: ClientConnection,
     client_end: UnixStream,
     outbox: Outbox,
-    /// What the server has decrypted, and the client.
+    /// Bytes that the server and the client have decrypted.
     at_server: Vec<u8>,
     at_client: Vec<u8>,
 }
 
 impl Pair {
     fn new(versions: &[&'static SupportedProtocolVersion]) -> Self {
-        let files = Files::new();
+        let files = TestCertificates::new();
         let acceptor = TlsAcceptor::new(&files.settings()).unwrap();
         Self::with(&acceptor, &Arc::new(files.client(None, versions)))
     }
@@ -59,7 +59,7 @@ impl Pair {
         pair
     }
 
-    /// Sends what the client has, as far as there is room, and lets the server decrypt it.
+    /// Sends the client's bytes, as far as there is room, and lets the server decrypt them.
     fn client_speaks(&mut self) -> Result<(), rustls::Error> {
         loop {
             let mut moved = 0;
@@ -72,7 +72,7 @@ impl Pair {
         }
     }
 
-    /// The server receives once, at most `most` bytes.
+    /// Lets the server receive once, at most `most` bytes.
     fn serve(&mut self, most: usize) -> Result<usize, rustls::Error> {
         let Ok(received @ 1..) = self.server.receive(&self.server_end, most) else { return Ok(0) };
         let at_server = &mut self.at_server;
@@ -88,7 +88,7 @@ impl Pair {
         self.send(&mut Output::default(), MOST)
     }
 
-    /// The client takes what has come.
+    /// Lets the client read all available bytes.
     fn client_reads(&mut self) {
         while let Ok(1..) = self.client.read_tls(&mut self.client_end) {
             self.client.process_new_packets().unwrap();
@@ -99,7 +99,7 @@ impl Pair {
         }
     }
 
-    /// Until nothing moves; then the server keeps nothing.
+    /// Exchanges bytes until none are left; then the server keeps none.
     fn idle(&mut self) {
         while self.flush().unwrap() > 0 || !self.server.is_empty() || !self.outbox.is_empty() {
             self.client_reads();
@@ -117,7 +117,7 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 31 + at / 251) as u8).collect()
 }
 
-/// Around the edges of records and of pieces.
+/// Lengths around the limits of records and of pieces.
 fn lengths() -> impl Iterator<Item = usize> {
     let around = |edge: usize| [edge - 1, edge, edge + 1];
     [1, 2].into_iter().chain([RECORD, 2 * RECORD, MOST, MOST + RECORD, 5 * MOST].into_iter().flat_map(around))
@@ -154,7 +154,7 @@ fn values_in_pages_between_short_pieces() {
         let all = [begin, &pattern(len)[..], b"\r\n", &pattern(len), b"\r\nEND\r\n"].concat();
         let mut out = bytes([&begin[..], b"\r\n\r\nEND\r\n"].concat());
         out.huge = vec![(begin.len(), Arc::clone(&huge)), (begin.len() + 2, huge)];
-        // Pieces of all sizes, the smallest shorter than a record.
+        // Pieces of several sizes, the smallest shorter than a record.
         let most = [MOST, RECORD, RECORD - 1, RECORD + 1, 1000][number % 5];
         pair.send(&mut out, most).unwrap();
         while !pair.server.is_empty() || !pair.outbox.is_empty() {
@@ -221,7 +221,7 @@ fn a_client_that_has_said_the_end_gets_its_replies() {
         assert!(!pair.server.has_ended());
         pair.client_speaks().unwrap();
         assert!(pair.server.has_ended() && pair.at_server == b"get k\r\n");
-        // What comes behind the end is not for us.
+        // Bytes after the end are ignored.
         pair.client_end.write_all(&[0; 100]).unwrap();
         pair.serve(1000).unwrap();
         pair.send(&mut bytes(pattern(3 * MOST)), MOST).unwrap();
@@ -250,7 +250,7 @@ fn what_is_no_record_ends_it_with_an_alert() {
             let whole = [garbage, &[7; 60]].concat();
             pair.client_end.write_all(&whole).unwrap();
             pair.serve(1000).unwrap_err();
-            // Replies of what came before are not sent behind the alert.
+            // Replies to earlier requests are not sent after the alert.
             pair.send(&mut bytes(pattern(1000)), MOST).unwrap();
             assert!(pair.server.is_empty() && pair.outbox.is_empty());
             while let Ok(1..) = pair.client.read_tls(&mut pair.client_end) {}
@@ -264,7 +264,7 @@ fn what_is_no_record_ends_it_with_an_alert() {
 
 #[test]
 fn a_message_of_a_handshake_is_bounded() {
-    let files = Files::new();
+    let files = TestCertificates::new();
     let acceptor = TlsAcceptor::new(&files.settings()).unwrap();
     let (server_end, mut client_end) = UnixStream::pair().unwrap();
     server_end.set_nonblocking(true).unwrap();
@@ -291,7 +291,7 @@ fn a_message_of_a_handshake_is_bounded() {
 
 #[test]
 fn a_ticket_is_good_until_the_certificates_are_read_again() {
-    let files = Files::new();
+    let files = TestCertificates::new();
     let acceptor =
         TlsAcceptor::new(&cattlegrid_config::TlsSettings { session_cache: true, ..files.settings() })
             .unwrap();
