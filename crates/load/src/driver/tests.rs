@@ -4,9 +4,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 
-use cattlegrid_protocol::{
-    Block, Limits, PacketCommand, Parsed, SentRequest as Command, parse_packet, reply,
-};
+use cattlegrid_protocol::{Block, Limits, PacketCommand, Parsed, Request as Command, parse_packet, reply};
 
 use super::*;
 use crate::{Binary, Memcached, Mix, Popularity, Sizes, Ttls};
