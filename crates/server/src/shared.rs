@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn what_is_wanted_is_known_from_the_word_of_rare_states() {
-        let shared = alone(Settings { memory_bytes: 8 << 20, ..Settings::default() });
+        let shared = alone(Settings::default());
         assert!(!shared.is_watched() && shared.interest() == Interest::none());
         shared.detail.switch(true);
         shared.note_watched();
