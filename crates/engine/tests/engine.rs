@@ -329,7 +329,8 @@ fn one_huge_value_after_another_takes_its_room_from_all_shards() {
     assert!(c.engine.memory().used_bytes() <= 64 * MIB);
 }
 
-/// What one thread has freed, another one may take: none is told that there is no memory while there is something to evict.
+/// What one thread has freed, another one may take: none is told that there is no memory while there is
+/// something to evict.
 #[test]
 fn threads_that_take_memory_from_each_other_all_store() {
     let engine = Client::for_workers(4, 24 * MIB, true).engine;

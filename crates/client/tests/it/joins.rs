@@ -65,6 +65,8 @@ async fn is_stored(server: &cattlegrid_load::harness::Server, key: &str) -> bool
 
 const KEYS: usize = 4;
 const READERS: usize = 24;
+/// Reads or deletes of a task, at least: on a busy machine they take longer than the time of the test.
+const ENOUGH: u64 = 50;
 
 /// Versions of a key's data.
 #[derive(Default)]
@@ -94,7 +96,7 @@ fn reads_are_not_older_than_acknowledged_deletes(kind: Kind) {
             };
             tasks.spawn(async move {
                 let mut count = 0_u64;
-                while Instant::now() < until {
+                while Instant::now() < until || count <= ENOUGH {
                     // Each writer has keys of its own.
                     let at = (count as usize % (KEYS / 2)) * 2 + n;
                     let version = data[at].current.fetch_add(1, SeqCst) + 1;
@@ -110,7 +112,7 @@ fn reads_are_not_older_than_acknowledged_deletes(kind: Kind) {
             let (herd, data) = (herd.clone(), data.clone());
             tasks.spawn(async move {
                 let mut count = 0_u64;
-                while Instant::now() < until {
+                while Instant::now() < until || count <= ENOUGH {
                     let at = (count as usize + n) % KEYS;
                     let least = data[at].deleted.load(SeqCst);
                     let compute = || async {
@@ -134,8 +136,7 @@ fn reads_are_not_older_than_acknowledged_deletes(kind: Kind) {
             proxy.delay(Duration::from_millis(ms));
             sleep(Duration::from_secs(1)).await;
         }
-        let counts = tasks.join_all().await;
-        assert!(counts.iter().all(|count| *count > 50), "{counts:?}");
+        println!("{:?}", tasks.join_all().await);
     });
 }
 on_servers!(reads_are_not_older_than_acknowledged_deletes);

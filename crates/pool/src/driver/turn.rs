@@ -96,8 +96,8 @@ impl Driver {
                 self.on_message(message);
             }
             if self.next_timer().is_some_and(|at| at <= self.base.now()) {
-                // A stop of this process ends the wait without an event, and this thread may have had no processor since: what
-                // came meanwhile is handled before the timers that ran out meanwhile.
+                // A stop of this process ends the wait without an event, and this thread may have had no
+                // processor since: what came meanwhile is handled before the timers that ran out meanwhile.
                 events.clear();
                 self.base.wait(&mut events, Some(Duration::ZERO));
                 self.on_events(&events);

@@ -501,6 +501,26 @@ fn shutdown_has_a_limit_and_shutdown_now_has_none() {
     assert!(calls.into_iter().all(|call| call.wait() == Err(Error::Shutdown)));
 }
 
+/// It came before its time was up, though the pool learns of both at the same moment.
+#[test]
+fn an_answer_that_came_while_the_process_was_stopped_counts() {
+    // How long the job takes to get to its worker is up to the machine.
+    assert!([2_000, 20_000].into_iter().any(an_answer_counts), "its time was up");
+}
+
+fn an_answer_counts(timeout_ms: u64) -> bool {
+    let gate = Gate::new("stopped");
+    let pool = quiet(template()).max(1).spawn().wait().unwrap();
+    let call = pool.job(["gate", gate.path()]).timeout(ms(timeout_ms)).call();
+    eventually("it is at its worker", || pool.workers().wait().iter().any(|worker| worker.jobs == 1));
+    let (own, seconds) = (std::process::id(), timeout_ms / 1_000 + 3);
+    let stops = format!("kill -STOP {own}; echo > {}; sleep {seconds}; kill -CONT {own}", gate.path());
+    let mut shell = std::process::Command::new("sh").args(["-c", &stops]).spawn().unwrap();
+    let outcome = call.wait();
+    shell.wait().unwrap();
+    outcome.is_ok()
+}
+
 #[test]
 fn a_panic_in_a_callback_is_reported_and_the_pool_goes_on() {
     let errors = Errors::default();

@@ -1,5 +1,5 @@
-//! What a thread has given back to memories: the use of a memory does not say it, since other threads take and give back
-//! pages at the same time.
+//! What a thread has given back to memories: the use of a memory does not say it, since other threads take and
+//! give back pages at the same time.
 
 use std::cell::Cell;
 
