@@ -11,7 +11,8 @@ use base64::engine::general_purpose::STANDARD;
 use cattlegrid_config::Settings;
 use cattlegrid_engine::EventKind;
 use cattlegrid_objects::{
-    After, Host, HostType, Moved, Named, OBJECT_KEY_MAX, Registry, ScriptCall, ScriptDone, View, World,
+    FollowUp, Host, HostType, OBJECT_KEY_MAX, ObjectMoved, Registry, ScriptCall, ScriptResult, ScriptWorld,
+    StateView, VirtualKey,
 };
 use cattlegrid_protocol::{LINE_MAX, ParsedResponse, Response, parse_response};
 use cattlegrid_scripts::{Scripts, Seen, TestReply, TestServer};
@@ -105,7 +106,7 @@ impl TestServer for EngineServer {
             return TestReply::Wrong(text);
         }
         match self.client.registry().named(name) {
-            Some(Named::Call(_)) => self.send(&[b"mg ", name, b" v"], None),
+            Some(VirtualKey::Call(_)) => self.send(&[b"mg ", name, b" v"], None),
             _ => TestReply::Wrong(format!("no call: {}", String::from_utf8_lossy(name))),
         }
     }
@@ -221,20 +222,20 @@ impl Host for AnyLoads {
         self.scripts.digest()
     }
 
-    fn call(&self, call: &ScriptCall<'_>, world: &mut dyn World, out: &mut Vec<u8>) -> ScriptDone {
+    fn call(&self, call: &ScriptCall<'_>, world: &mut dyn ScriptWorld, out: &mut Vec<u8>) -> ScriptResult {
         let mut done = self.scripts.call(call, &mut AnyLoadsWorld(world), out);
-        let loads = done.after.extract_if(.., |after| matches!(after, After::Load(_)));
-        let keys = loads.filter_map(|after| if let After::Load(key) = after { Some(key) } else { None });
+        let loads = done.after.extract_if(.., |after| matches!(after, FollowUp::Load(_)));
+        let keys = loads.filter_map(|after| if let FollowUp::Load(key) = after { Some(key) } else { None });
         self.loads.lock().unwrap_or_else(PoisonError::into_inner).extend(keys);
         done
     }
 }
 
 /// A world in which each key that could be set can be loaded.
-struct AnyLoadsWorld<'w>(&'w mut dyn World);
+struct AnyLoadsWorld<'w>(&'w mut dyn ScriptWorld);
 
-impl World for AnyLoadsWorld<'_> {
-    fn read(&mut self, object: usize, read: &mut dyn FnMut(View<'_>)) -> Result<(), Moved> {
+impl ScriptWorld for AnyLoadsWorld<'_> {
+    fn read(&mut self, object: usize, read: &mut dyn FnMut(StateView<'_>)) -> Result<(), ObjectMoved> {
         self.0.read(object, read)
     }
 
@@ -242,9 +243,11 @@ impl World for AnyLoadsWorld<'_> {
         self.0.get(key, out)
     }
 
-    fn check(&self, after: &After) -> Result<(), String> {
+    fn check(&self, after: &FollowUp) -> Result<(), String> {
         match after {
-            After::Load(key) => self.0.check(&After::Set { key: key.clone(), value: Vec::new(), ttl_s: 0 }),
+            FollowUp::Load(key) => {
+                self.0.check(&FollowUp::Set { key: key.clone(), value: Vec::new(), ttl_s: 0 })
+            }
             _ => self.0.check(after),
         }
     }
