@@ -615,6 +615,7 @@ fn keys_and_arguments_have_any_bytes() {
     );
 }
 
+/// Zones of servers.
 const ZONES: [&str; 12] = [
     "UTC",
     "Europe/Berlin",
