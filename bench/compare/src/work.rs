@@ -298,6 +298,7 @@ pub fn works(traces: &Path) -> Result<Vec<Work>> {
     changes(&mut rows);
     mixtures(&mut rows);
     distances(&mut rows);
+    daily(&mut rows);
     for load in loads::loads(traces, false)? {
         let Some(replay) = load.replay else { continue };
         let bytes = |key: u64| 500 + (mix(key) % 1001) as u32;
@@ -705,6 +706,47 @@ fn changing(rows: &mut WorkRows) {
         zipf(&mut Zipf::new(60_000, 0.9, seed + 29), 160_000, 60_000, 0, bytes, each);
     })
     .and_bytes();
+}
+
+/// What is used once a day, or beside a night's work.
+fn daily(rows: &mut Rows) {
+    rows.add("20,000 keys of 100 B set once, each used each 30 MB of sets", 64, &["used"], |_, each| {
+        (0..20_000).for_each(|key| each(Op::Set { key, bytes: 100 }));
+        let mut used = 0;
+        for n in 0..250_000_u64 {
+            each(Op::Set { key: SESSIONS + n, bytes: 1_000 });
+            while used < (n + 1) * 20_000 / 30_000 {
+                each(Op::Read { key: used % 20_000, bytes: 100, tally: Some(0) });
+                used += 1;
+            }
+        }
+    });
+    rows.add(
+        "30,000 users, each once a day, twice 1 MB apart, beside what is filled once",
+        64,
+        &["users"],
+        |_, each| {
+            for n in 0..300_000_u64 {
+                let key = n % 30_000;
+                each(fill(key, 1_000, (n > 60_000).then_some(0)));
+                if let Some(n) = n.checked_sub(500) {
+                    each(fill(n % 30_000, 1_000, None));
+                }
+                if n % 2 == 0 {
+                    each(fill(PAGES + n, 1_000, None));
+                }
+            }
+        },
+    );
+    rows.add("Zipf 1.0, 40 MB set at night and never read", 64, &["night", "day after"], |seed, each| {
+        let mut ranks = Zipf::new(300_000, 1.0, seed + 32);
+        zipf(&mut ranks, 800_000, u32::MAX, 0, |_| 1_000, each);
+        for n in 0..40_000 {
+            each(Op::Set { key: SESSIONS + n, bytes: 1_000 });
+            each(fill(ranks.next(), 1_000, Some(0)));
+        }
+        (0..150_000).for_each(|_| each(fill(ranks.next(), 1_000, Some(1))));
+    });
 }
 
 /// Popularity that changes, deletes, loops and scans.
