@@ -92,7 +92,7 @@ impl StatGroup {
 pub(crate) fn collect(group: StatGroup, shared: &Shared, now: Now, sink: &mut dyn Sink) {
     match group {
         StatGroup::General => {
-            put_all(general::ROWS, &[], shared, &general::GeneralStats::take(shared, now), sink)
+            put_all(general::ROWS, &[], shared, &general::GeneralStats::take(shared, now), sink);
         }
         StatGroup::Own => put_all(own::ROWS, &[], shared, &own::OwnStats::take(shared, now), sink),
         StatGroup::Items => items::collect_items(shared, now, sink),

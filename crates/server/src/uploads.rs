@@ -7,8 +7,8 @@
 //!
 //! 1. The upload that has been silent longest is displaced, if it has received no byte for [`STALLED_MS`].
 //! 2. Otherwise the client address with most bytes loses an upload; the newcomer's request counts for its
-//! address. Of that address, the upload that has waited longest for a byte is displaced. If it is the
-//! newcomer's own address, only uploads larger than the newcomer are.
+//!    address. Of that address, the upload that has waited longest for a byte is displaced. If it is the
+//!    newcomer's own address, only uploads larger than the newcomer are.
 //! 3. If that is not enough, the newcomer is refused, and no upload is displaced.
 //!
 //! So an address that has at most an equal share is never refused, and a client with many connections (or a

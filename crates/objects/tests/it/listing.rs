@@ -167,7 +167,7 @@ fn replies_in_json_have_their_flags() {
         match done.outcome {
             ObjectOutcome::Value { flags } => assert!(members == 3 && flags == expected),
             ObjectOutcome::List { flags, .. } => {
-                assert!(members == 2000 && flags == expected && out.is_empty())
+                assert!(members == 2000 && flags == expected && out.is_empty());
             }
             other => panic!("{other:?}"),
         }

@@ -294,10 +294,10 @@ impl Sink for MetricFamilies {
                 self.put_part(of, named, HistogramPart::Bucket(bound, count_of(value)));
             }
             Export::LastBucket(of) => {
-                self.put_part(of, named, HistogramPart::Bucket(f64::INFINITY, count_of(value)))
+                self.put_part(of, named, HistogramPart::Bucket(f64::INFINITY, count_of(value)));
             }
             Export::BucketSum(of) => {
-                self.put_part(of, named, HistogramPart::Sum(in_base_unit(definition, value)))
+                self.put_part(of, named, HistogramPart::Sum(in_base_unit(definition, value)));
             }
             Export::Own | Export::As(_) | Export::Sum | Export::Nothing => {
                 if self.is_lean && self.group == StatGroup::Rules && *value == Value::Number(0) {

@@ -136,7 +136,7 @@ impl Queues {
         match self.overflow {
             Overflow::Again => queue.lacks = Some(order),
             Overflow::Gap(OnGap::Flush) => {
-                self.bytes += queue.push(Command { order, what: CommandKind::Flush })
+                self.bytes += queue.push(Command { order, what: CommandKind::Flush });
             }
             Overflow::Gap(OnGap::Warn) => {}
         }

@@ -414,7 +414,7 @@ impl PendingPacket {
             }
             // Under a rule, a CAS may be the token of a lease, which the delete gives up.
             ExpectedPacket::Delete { key, cas } if !cas || status == OK && !is_ruled(key) => {
-                book.note_removed(key, begun)
+                book.note_removed(key, begun);
             }
             _ => {}
         }
