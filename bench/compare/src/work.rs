@@ -709,7 +709,7 @@ fn changing(rows: &mut WorkRows) {
 }
 
 /// What is used once a day, or beside a night's work.
-fn daily(rows: &mut Rows) {
+fn daily(rows: &mut WorkRows) {
     rows.add("20,000 keys of 100 B set once, each used each 30 MB of sets", 64, &["used"], |_, each| {
         (0..20_000).for_each(|key| each(Op::Set { key, bytes: 100 }));
         let mut used = 0;
