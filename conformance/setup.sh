@@ -55,10 +55,13 @@ if [ -n "$missing" ]; then
     echo "setup: installing Debian packages:$missing"
     as_root=
     [ "$(id -u)" = 0 ] || as_root=sudo
-    $as_root apt-get update -qq
+    # Stages run side by side, and apt-get does not wait for another one.
+    apt="flock $root/target/apt.lock apt-get"
+    # shellcheck disable=SC2086 # several words
+    $as_root $apt update -qq
     # The packages start a memcached, a PostgreSQL and a MariaDB of their own, which nobody here needs.
     # shellcheck disable=SC2086
-    $as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq --no-install-recommends $missing 9>&-
+    $as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 $apt install -y -qq --no-install-recommends $missing 9>&-
 fi
 
 stamp=$venv/.requirements

@@ -343,7 +343,8 @@ def test_a_server_that_runs(binary, start):
 def ends_well(server):
     try:
         return server.stats()["rejected_connections"] != "0"
-    except (harness.Closed, OSError, KeyError):
+    except (harness.Closed, OSError, KeyError, AssertionError):
+        # Among them the answer that there are too many connections.
         return False
 
 

@@ -16,9 +16,12 @@ need mandoc mandoc
 need dpkg-shlibdeps dpkg-dev
 if [ -n "$missing" ]; then
     echo "setup: installing$missing"
-    apt-get update -qq
+    # Stages run side by side, and apt-get does not wait for another one.
+    apt="flock $root/target/apt.lock apt-get"
+    # shellcheck disable=SC2086 # several words
+    $apt update -qq
     # shellcheck disable=SC2086 # several packages
-    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $missing >/dev/null
+    DEBIAN_FRONTEND=noninteractive $apt install -qq -y --no-install-recommends $missing >/dev/null
 fi
 venv=$root/target/package/venv
 if ! cmp -s "$root/packaging/tests/requirements.txt" "$venv/installed.txt"; then

@@ -33,11 +33,14 @@ pub struct Members<'o, 'a> {
     object: &'o mut Object<'a>,
     /// Whether pages of the tree may be in reserve.
     has_reserved: bool,
+    /// Bytes of the puts that [`Members::reserve_for`] has announced: a tree that the call builds needs
+    /// room for all of them, and a lack of room must say so.
+    announced: usize,
 }
 
 impl<'o, 'a> Members<'o, 'a> {
     pub(crate) fn new(object: &'o mut Object<'a>) -> Self {
-        Self { object, has_reserved: false }
+        Self { object, has_reserved: false, announced: 0 }
     }
 
     /// The number of members.
@@ -69,12 +72,13 @@ impl<'o, 'a> Members<'o, 'a> {
         if let ObjectState::Field { pending, field, .. } = &self.object.state {
             return pending.check_puts(*field, puts, key + value + 1);
         }
+        self.announced = self.announced.max(puts.saturating_mul(key + value));
         // A tree that the call has built needs no reserve: it is dropped if the call fails, as bytes are.
         if matches!(self.object.change, StateChange::None | StateChange::Tree)
             && let ObjectState::Tree(tree) = &mut self.object.state
         {
             self.has_reserved = true;
-            tree.reserve_for(puts, key, value).map_err(no_room)?;
+            tree.reserve_for(puts, key, value).map_err(|full| no_room(full, 0))?;
         }
         Ok(())
     }
@@ -110,8 +114,9 @@ impl<'o, 'a> Members<'o, 'a> {
         if let ObjectState::Field { base, pending, field } = &mut self.object.state {
             return pending.put(base.0, *field, key, value);
         }
+        let announced = self.announced;
         if let Some(tree) = self.tree() {
-            let is_new = tree.insert(key, value).map_err(no_room)?;
+            let is_new = tree.insert(key, value).map_err(|full| no_room(full, announced))?;
             self.mark();
             return Ok(is_new);
         }
@@ -127,8 +132,9 @@ impl<'o, 'a> Members<'o, 'a> {
         if let ObjectState::Field { base, pending, field } = &mut self.object.state {
             return pending.put(base.0, *field, key, &[]);
         }
+        let announced = self.announced;
         if let Some(tree) = self.tree() {
-            let is_new = tree.insert(key, &[]).map_err(no_room)?;
+            let is_new = tree.insert(key, &[]).map_err(|full| no_room(full, announced))?;
             if is_new {
                 self.mark();
             }
@@ -175,7 +181,8 @@ impl<'o, 'a> Members<'o, 'a> {
 
     /// Moves all members to a tree, and puts `key` in the place of the entry at `range`.
     fn build_tree(&mut self, key: &[u8], value: &[u8], range: &Range<usize>) -> Result<(), CallError> {
-        let bytes = self.object.bytes();
+        let (bytes, announced) = (self.object.bytes(), self.announced);
+        let no_room = |full| no_room(full, bytes.len().max(announced));
         let mut tree = Tree::new(self.object.memory).map_err(no_room)?;
         for own in FlatEntries::of(&bytes[..range.start]) {
             tree.insert(own.key, own.value).map_err(no_room)?;
@@ -321,8 +328,10 @@ impl<'a> StateView<'a> {
     }
 }
 
-fn no_room(full: TreeFull) -> CallError {
-    CallError::NoRoom(full.bytes)
+/// The error of a tree for which there is no room. `whole`: the bytes that the whole change needs, as far as
+/// they are known; what the tree has taken already goes back.
+fn no_room(full: TreeFull, whole: usize) -> CallError {
+    CallError::NoRoom(if full.bytes == 0 { 0 } else { full.bytes.max(whole) })
 }
 
 #[cfg(test)]
@@ -531,6 +540,35 @@ mod tests {
             kept.check(&model, &from);
         }
         refused
+    }
+
+    /// A lack of room names what all announced puts need, so that the caller makes room once and not page
+    /// by page.
+    #[test]
+    fn a_tree_that_a_call_builds_asks_for_all_its_room() {
+        for (puts, len) in [(20, 500), (61, 1000), (1000, 1000)] {
+            let memory = Memory::new(8 << 20).unwrap();
+            let room = Tree::new(&memory).map(drop).map(|()| memory.free_bytes()).unwrap();
+            let mut taken: Vec<_> =
+                (0..room / (4 << 10)).map(|_| memory.scattered(4 << 10).unwrap()).collect();
+            let mut kept = StoredCollection::Bytes(Vec::new());
+            let mut put_all = || {
+                kept.call(&memory, |object| {
+                    let mut members = object.members();
+                    members.reserve_for(puts, 2, len)?;
+                    (0..puts)
+                        .try_for_each(|n| members.put(&(n as u16).to_be_bytes(), &vec![1; len]).map(|_| ()))
+                })
+            };
+            let mut done = put_all();
+            for attempt in 1..=3 {
+                let Err(CallError::NoRoom(bytes)) = done else { break };
+                assert!(bytes >= puts * len, "{bytes} for {puts} of {len}");
+                taken.truncate(taken.len().saturating_sub((bytes * attempt).div_ceil(4 << 10)));
+                done = put_all();
+            }
+            assert_eq!(done, Ok(()), "{puts} of {len}");
+        }
     }
 
     proptest! {

@@ -169,7 +169,10 @@ fn read(reply: &[u8]) -> TestReply {
             TestReply::Value(data.to_vec())
         }
         ParsedResponse::Complete { response: Response::Meta { .. }, .. } => TestReply::None,
-        _ => TestReply::Error(String::from_utf8_lossy(reply.trim_ascii_end()).into_owned()),
+        // Blanks at the end are the script's.
+        _ => TestReply::Error(
+            String::from_utf8_lossy(reply.strip_suffix(b"\r\n").unwrap_or(reply)).into_owned(),
+        ),
     }
 }
 

@@ -251,6 +251,8 @@ where
     });
     let served = http1::Builder::new()
         .keep_alive(false)
+        // A client that has sent its request may close that side, as `nc -N` does, and still wants the page.
+        .half_close(true)
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIME)
         .max_buf_size(HEADER_BYTES)
