@@ -8,7 +8,7 @@
 //! After five wrong passwords, in any protocol, the connection is closed. No thread waits: the connection has
 //! a deadline, like a connection whose request is held. The delay is less than a second, since some clients
 //! take a server for dead after that. It varies, so that it does not tell when the password was checked.
-//! Guessing is limited by the number of attempts that an address has ([`attempts`]).
+//! Guessing is limited by the number of attempts that an address has (`attempts.rs`).
 
 pub(crate) mod attempts;
 pub(crate) mod rights;
