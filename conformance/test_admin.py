@@ -264,6 +264,22 @@ def test_probes_are_answered_when_clients_have_all_descriptors(start):
     assert admin.ask("/healthz")[0] == 200
 
 
+def test_a_client_that_closes_its_sending_side_gets_its_page(start):
+    """As `nc -N` does. Without a request, or with half of one, the connection just ends."""
+    admin = Admin()
+    start(*admin.options())
+    assert admin.ask("/healthz")[0] == 200
+    request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    for sent, answered in [(request, True), (b"", False), (request[:20], False)] * 20:
+        with socket.create_connection(("127.0.0.1", admin.port), timeout=60) as client:
+            client.sendall(sent)
+            client.shutdown(socket.SHUT_WR)
+            reply = b""
+            while part := client.recv(1 << 16):
+                reply += part
+        assert reply.startswith(b"HTTP/1.1 200 OK") == answered, (sent, reply[:100])
+
+
 def test_promtool_finds_no_fault(served):
     _, admin = served
     text = admin.text("/metrics")

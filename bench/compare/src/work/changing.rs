@@ -1,0 +1,184 @@
+//! Work that changes: sessions whose ways change, what comes back once a day, popularity that drifts, deletes,
+//! loops, scans and deploys.
+
+use super::{Op, PAGES, SESSIONS, WorkRows, Zipf, fill, mix, of_key, zipf};
+
+/// Sessions whose ways change, or that are written in other ways.
+pub(super) fn changing(rows: &mut WorkRows) {
+    rows.add(
+        "sessions beside Zipf 1.0, read 4 MB later and then 16 MB later",
+        64,
+        &["sessions", "Zipf"],
+        |seed, each| {
+            let mut ranks = Zipf::new(300_000, 1.0, seed + 30);
+            zipf(&mut ranks, 1_000_000, u32::MAX, 0, |_| 1_000, each);
+            for n in 0..300_000_u64 {
+                let (key, bytes) = (SESSIONS + n, 1_000);
+                let tally = |tally| (n > 160_000).then_some(tally);
+                each(Op::Set { key, bytes });
+                if let Some(n) = n.checked_sub(if n < 120_000 { 4_000 } else { 16_000 }) {
+                    each(Op::Read { key: SESSIONS + n, bytes, tally: tally(0) });
+                }
+                (0..2).for_each(|_| each(fill(ranks.next(), bytes, tally(1))));
+            }
+        },
+    );
+    for (name, gap, share) in [
+        ("sessions whose clients get first and never fill, read 30 MB later", 30_000, 2),
+        ("the same, read 20 MB later beside a quarter as much Zipf", 20_000, 8),
+    ] {
+        rows.add(name, 64, &["sessions", "Zipf"], move |seed, each| {
+            let mut ranks = Zipf::new(100_000, 0.9, seed + 31);
+            zipf(&mut ranks, 128_000, u32::MAX, 0, |_| 400, each);
+            for n in 0..170_000_u64 {
+                let (key, bytes) = (SESSIONS + n, 1_000);
+                each(Op::Read { key, bytes, tally: None });
+                each(Op::Set { key, bytes });
+                if n >= gap {
+                    each(Op::Read { key: key - gap, bytes, tally: Some(0) });
+                }
+                if n % share == 0 {
+                    each(fill(ranks.next(), 400, Some(1)));
+                }
+            }
+        });
+    }
+    rows.add("keys set once and read in turn beside what is only written", 64, &["read"], |_, each| {
+        (0..20_000).for_each(|key| each(Op::Set { key, bytes: 1_000 }));
+        for n in 0..250_000_u64 {
+            each(Op::Set { key: SESSIONS + n, bytes: 1_000 });
+            // Each is read four times while 60 MB are written.
+            if n % 3 == 0 {
+                for read in 0..4 {
+                    let key = (n / 3 * 4 + read) % 20_000;
+                    each(Op::Read { key, bytes: 1_000, tally: Some(0) });
+                }
+            }
+        }
+    });
+    rows.add("20,000 keys of 100 B filled once, each used each 30 MB of fills", 64, &["read"], |_, each| {
+        (0..20_000).for_each(|key| each(fill(key, 100, None)));
+        let mut read = 0;
+        for n in 0..250_000_u64 {
+            each(fill(SESSIONS + n, 1_000, None));
+            while read < (n + 1) * 20_000 / 30_000 {
+                each(Op::Read { key: read % 20_000, bytes: 100, tally: Some(0) });
+                read += 1;
+            }
+        }
+    });
+    rows.add("sessions set twice, 1 MB apart, read 45 MB later", 64, &["sessions"], |_, each| {
+        for n in 0..200_000_u64 {
+            let (key, bytes) = (SESSIONS + n, 1_000);
+            each(Op::Set { key, bytes });
+            if n >= 1_000 {
+                each(Op::Set { key: key - 1_000, bytes });
+            }
+            if n >= 45_000 {
+                each(Op::Read { key: key - 45_000, bytes, tally: (n > 100_000).then_some(0) });
+            }
+        }
+    });
+    rows.add("100 B to 20 KB, Zipf 0.9", 64, &["hits"], |seed, each| {
+        #[expect(clippy::cast_sign_loss, clippy::cast_possible_truncation, reason = "up to 20,000")]
+        let bytes = |key| (100.0 * 200_f64.powf(of_key(key))) as u32;
+        zipf(&mut Zipf::new(60_000, 0.9, seed + 29), 160_000, 60_000, 0, bytes, each);
+    })
+    .and_bytes();
+}
+
+/// What is used once a day, or beside a night's work.
+pub(super) fn daily(rows: &mut WorkRows) {
+    rows.add("20,000 keys of 100 B set once, each used each 30 MB of sets", 64, &["used"], |_, each| {
+        (0..20_000).for_each(|key| each(Op::Set { key, bytes: 100 }));
+        let mut used = 0;
+        for n in 0..250_000_u64 {
+            each(Op::Set { key: SESSIONS + n, bytes: 1_000 });
+            while used < (n + 1) * 20_000 / 30_000 {
+                each(Op::Read { key: used % 20_000, bytes: 100, tally: Some(0) });
+                used += 1;
+            }
+        }
+    });
+    rows.add(
+        "30,000 users, each once a day, twice 1 MB apart, beside what is filled once",
+        64,
+        &["users"],
+        |_, each| {
+            for n in 0..300_000_u64 {
+                let key = n % 30_000;
+                each(fill(key, 1_000, (n > 60_000).then_some(0)));
+                if let Some(n) = n.checked_sub(500) {
+                    each(fill(n % 30_000, 1_000, None));
+                }
+                if n % 2 == 0 {
+                    each(fill(PAGES + n, 1_000, None));
+                }
+            }
+        },
+    );
+    rows.add("Zipf 1.0, 40 MB set at night and never read", 64, &["night", "day after"], |seed, each| {
+        let mut ranks = Zipf::new(300_000, 1.0, seed + 32);
+        zipf(&mut ranks, 800_000, u32::MAX, 0, |_| 1_000, each);
+        for n in 0..40_000 {
+            each(Op::Set { key: SESSIONS + n, bytes: 1_000 });
+            each(fill(ranks.next(), 1_000, Some(0)));
+        }
+        (0..150_000).for_each(|_| each(fill(ranks.next(), 1_000, Some(1))));
+    });
+}
+
+/// Popularity that changes, deletes, loops and scans.
+pub(super) fn changes(rows: &mut WorkRows) {
+    rows.add("full, 30 % deleted, half as many new: live ones kept", 64, &["kept"], |_, each| {
+        (0..57_000).for_each(|key| each(Op::Set { key, bytes: 1_000 }));
+        let is_deleted = |key: &u64| mix(*key) % 10 < 3;
+        (0..57_000).filter(is_deleted).for_each(|key| each(Op::Delete { key }));
+        (0..15_000).for_each(|n| each(Op::Set { key: SESSIONS + n, bytes: 1_000 }));
+        for key in (0..57_000).filter(|key| !is_deleted(key)) {
+            each(Op::Read { key, bytes: 1_000, tally: Some(0) });
+        }
+    });
+    rows.add("Zipf 0.9 that drifts", 64, &["hits"], |seed, each| {
+        let mut ranks = Zipf::new(200_000, 0.9, seed + 10);
+        for n in 0..900_000 {
+            each(fill(ranks.next() + n / 6, 1_000, (n > 300_000).then_some(0)));
+        }
+    });
+    rows.add("Zipf 0.9, a tenth of the keys anew every 20,000 gets", 64, &["hits"], |seed, each| {
+        let mut ranks = Zipf::new(200_000, 0.9, seed + 10);
+        for n in 0..900_000 {
+            let rank = ranks.next();
+            let key = (rank << 20) + (n / 20_000 + mix(rank) % 10) / 10;
+            each(fill(key, 1_000, (n > 300_000).then_some(0)));
+        }
+    });
+    for (name, keys) in
+        [("a loop of 1.1 times the memory", 66_000), ("a loop of 1.5 times the memory", 90_000)]
+    {
+        rows.add(name, 64, &["hits"], move |_, each| {
+            (0..keys * 10).for_each(|n| each(fill(n % keys, 1_000, (n > keys * 5).then_some(0))));
+        });
+    }
+    rows.add("Zipf 1.0 beside a loop", 64, &["Zipf"], |seed, each| {
+        let mut ranks = Zipf::new(300_000, 1.0, seed + 11);
+        for n in 0..900_000_u64 {
+            each(if n.is_multiple_of(3) {
+                fill(SESSIONS + n / 3 % 90_000, 1_000, None)
+            } else {
+                fill(ranks.next(), 1_000, (n > 450_000).then_some(0))
+            });
+        }
+    });
+    rows.add("Zipf 1.0 after a scan", 64, &["hits"], |seed, each| {
+        let mut ranks = Zipf::new(300_000, 1.0, seed + 12);
+        zipf(&mut ranks, 800_000, u32::MAX, 0, |_| 1_000, each);
+        (0..120_000).for_each(|n| each(fill(SESSIONS + n, 1_000, None)));
+        zipf(&mut ranks, 60_000, 0, 0, |_| 1_000, each);
+    });
+    rows.add("Zipf 1.0 after a deploy that renews all keys", 64, &["hits"], |seed, each| {
+        let mut ranks = Zipf::new(300_000, 1.0, seed + 13);
+        zipf(&mut ranks, 800_000, u32::MAX, 0, |_| 1_000, each);
+        zipf(&mut ranks, 300_000, 0, PAGES, |_| 1_000, each);
+    });
+}
