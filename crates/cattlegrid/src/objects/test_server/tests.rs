@@ -696,3 +696,29 @@ fn refused_sources_leave_nothing_that_counts() {
     assert!(refused.contains("has had 100 names of types"), "{refused}");
     assert_eq!(ids(&load(&kept, None).unwrap()), numbers);
 }
+
+#[test]
+fn refusals_and_texts_of_errors_are_those_that_clients_get() {
+    let type_text = r#"
+local Part = {}
+function Part.new(text: string) return if text == "none" then nil else {} end
+function Part.fail(self) cg.fail("blanks  ") end
+return Part
+"#;
+    let test = r#"
+local t = cg.test
+t.error(function() t.new("part", "k", "none") end, "part.new refused these arguments")
+t.new("part", "k", "one")
+t.eq(t.call("part:fail:k"), "CLIENT_ERROR part.fail: blanks  ")
+"#;
+    for compat in [false, true] {
+        let sources = Sources {
+            types: vec![source("part", "part.luau", type_text)],
+            libraries: Vec::new(),
+            tests: vec![source("part", "part.test.luau", test)],
+        };
+        let (scripts, _) = Scripts::load(&sources, &Limits::default()).unwrap();
+        let settings = Settings { compat, ..Settings::default() };
+        assert_eq!(run_under(&settings, &scripts, &sources).map(|passed| passed.len()), Ok(1), "{compat}");
+    }
+}
