@@ -16,18 +16,21 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use crate::ask::{Ask, AskMode, Filler, HoldTerms, Role, UnansweredKey, WaitAnswer, WithdrawReason};
-use crate::effects::{HerdStep, JobOrder, OldValueReader, Verdict};
-use crate::fence::{Events, Fence};
+use crate::ask::{
+    Ask, AskMode, Filler, HerdStep, HoldTerms, JobOrder, OldValueReader, Role, UnansweredKey, Verdict,
+    WaitAnswer, WithdrawReason,
+};
+use crate::computing::SlotAnswer;
+use crate::connection::{MissRecord, Session, SessionWait, WithheldKey};
 use crate::hash::BuildIdentity;
-use crate::lease::{Grant, Holder, Lease, LeaseKind, LeaseLimit, LeaseView, Leases, lease_ms};
-use crate::ledger::{Ledger, Surroundings};
+use crate::lease::{
+    Grant, Holder, Lease, LeaseKind, LeaseLimit, LeaseView, Leases, Waiter, WaiterId, WaiterQueue, Waiters,
+    lease_ms,
+};
+use crate::ledger::{Events, Fence, Ledger, Surroundings};
 use crate::pass::PassList;
 use crate::policy::{FILL_WINDOW_AUTO_MS, OnBusy};
 use crate::rule::{Prediction, RuleState, count};
-use crate::session::{MissRecord, Session, SessionWait, WithheldKey};
-use crate::slots::SlotAnswer;
-use crate::waiters::{Waiter, WaiterId, WaiterQueue, Waiters};
 
 mod end;
 mod load;

@@ -1,4 +1,8 @@
-//! The accounts of a shard's keys: which misses are open, and what becomes of a fill. See [`KeyAccount`].
+//! What a shard remembers of keys so that late fills are found: the misses that are open, in the [`Ledger`],
+//! and the last events, in the [`Fence`].
+//!
+//! The ledger has the accounts of keys: which misses are open, and what becomes of a fill. See
+//! [`KeyAccount`].
 //!
 //! Most keys have one open miss, which takes [`ENTRY_BYTES`]; an account with more lies apart. The table is
 //! bounded: a miss that finds no room leaves its number in a fixed array, in a slot by hash ([`Loss`]). While
@@ -11,6 +15,9 @@
 //! Before the start, and before a change of rules that gave keys another rule, misses were not recorded as
 //! they are now ([`RecordStart`]). For one fill window they count as lost; a fill of a key without a record
 //! is an ordinary write, unless there was a hard event since.
+//!
+//! The fence is a fixed array of numbers, in which a slot serves many keys. A collision makes a fill look
+//! older than an event that concerned another key: it costs a recomputation and never lets an old value in.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as MapEntry;
@@ -19,7 +26,6 @@ use crate::account::{
     FillMoment, Judgement, KeyAccount, LostMisses, SLOTS, SoftRelation, UnrecordedMisses, ValueHashes,
     life_ms,
 };
-use crate::fence::{Events, slot};
 use crate::hash::BuildIdentity;
 
 /// The accounts of a shard's keys with open misses.
@@ -582,149 +588,103 @@ fn judge(
     FillVerdict { judgement, softened, closed, closes_ms, sample_ms }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::account::ShownValue;
+/// The last hard and the last soft event of the keys that share a slot. 0: none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Events {
+    /// Number of the last delete or, where those count, write; a fill below it is dropped.
+    pub hard: u64,
+    /// Number of the last soft invalidation; a fill below it is stored stale.
+    pub soft: u64,
+}
 
-    const WINDOW: u32 = 1000;
+/// The numbers of the last events of keys, in an array of fixed size.
+#[derive(Debug, Default)]
+pub struct Fence {
+    /// Deletes, soft invalidations, writes. The zeroed pages are the system's, so slots that are never used
+    /// take no memory.
+    slots: Box<[[u64; 3]]>,
+    /// Expected number of collisions over all fills.
+    collisions: f64,
+}
 
-    struct Same;
-
-    impl ValueHashes for Same {
-        fn fill(&self) -> u64 {
-            7
-        }
-
-        fn shown(&self) -> Option<ShownValue> {
-            None
-        }
+impl Events {
+    /// The later ones of both.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        Self { hard: self.hard.max(other.hard), soft: self.soft.max(other.soft) }
     }
 
-    fn record(ledger: &mut Ledger, hash: u64, number: u64, now_ms: u64) -> bool {
-        ledger.record(hash, number, Events::default(), now_ms, WINDOW)
-    }
-
-    fn fill(ledger: &mut Ledger, hash: u64, now_ms: u64) -> Judgement {
-        let moment = FillMoment { now_ms, p99_ms: 1, strict: false };
-        ledger.fill(hash, &Surroundings::default(), &moment, &Same).judgement
-    }
-
-    #[test]
-    fn what_a_key_takes() {
-        assert_eq!((ENTRY_BYTES, ACCOUNT_BYTES), (93, 584));
-    }
-
-    #[test]
-    fn the_memory_is_bounded_and_losses_are_counted() {
-        for bytes in [1 << 14, 1 << 18] {
-            let mut ledger = Ledger::new(bytes);
-            let mut kept = 0_usize;
-            for n in 0..10_000_u64 {
-                let hash = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-                kept += usize::from(record(&mut ledger, hash, n, 0));
-                // Every fourth key is missed twice.
-                if n % 4 == 0 {
-                    record(&mut ledger, hash, n, 1);
-                }
-            }
-            let used = ledger.len() * ENTRY_BYTES + ledger.apart * ACCOUNT_BYTES;
-            assert!(used <= bytes * 7 / 8 && used > bytes * 7 / 8 - 2 * ACCOUNT_BYTES, "{used} of {bytes}");
-            assert_eq!(kept, ledger.len());
-            assert!(ledger.lost_slots() > 0 && ledger.apart > 0);
-            ledger.sweep(10_000);
-            assert_eq!((ledger.len(), ledger.apart, ledger.lost_slots()), (0, 0, 0));
-        }
-    }
-
-    #[test]
-    fn a_lost_miss_is_remembered_for_its_slot() {
-        let mut ledger = Ledger::with(2, 1);
-        assert!(record(&mut ledger, 1, 10, 0) && record(&mut ledger, 2, 11, 0));
-        assert!(!record(&mut ledger, 3, 12, 100));
-        assert_eq!([1, 3, 9].map(|hash| ledger.oldest(hash, 300)), [Some(10), Some(12), Some(12)]);
-        assert_eq!((ledger.slots_in_loss(300), ledger.slots_in_loss(1_100)), (1, 0));
-        // A fill may be of the lost miss: the key's own stays on record.
-        assert_eq!(fill(&mut ledger, 1, 300), Judgement::Clean { stamp: 10 });
-        assert_eq!(ledger.oldest(1, 300), Some(10));
-        assert_eq!(fill(&mut ledger, 9, 300), Judgement::Clean { stamp: 12 });
-        assert_eq!(ledger.outstanding(1_000), 0);
-        assert_eq!(fill(&mut ledger, 9, 1_100), Judgement::Write);
-    }
-
-    #[test]
-    fn after_a_start_what_may_be_of_a_lost_miss_is_not_taken_for_one_from_before() {
-        let mut ledger = Ledger::with(2, 1);
-        let start = Some(RecordStart { number: 5, at_ms: 0, until_ms: 60_000, drops: false });
-        let hard = |number| Events { hard: number, ..Events::default() };
-        let around = Surroundings { start, slot: hard(20), written: hard(20), ..Surroundings::default() };
-        let moment = FillMoment { now_ms: 500, p99_ms: 100, strict: false };
-        let judge =
-            |ledger: &mut Ledger, around: &Surroundings| ledger.fill(3, around, &moment, &Same).judgement;
-        // All misses since the start are on record: it belongs to none of them.
-        assert_eq!(judge(&mut ledger, &around), Judgement::Unrecorded);
-        // A crawler's misses fill the table, and the key's own finds no room.
-        record(&mut ledger, 1, 10, 400);
-        record(&mut ledger, 2, 11, 400);
-        assert!(!record(&mut ledger, 3, 21, 450));
-        let provisional = Judgement::Provisional { stamp: 20, until_ms: 900, instead: false };
-        assert_eq!(judge(&mut ledger, &around), provisional);
-        let drops = Surroundings { start: start.map(|start| RecordStart { drops: true, ..start }), ..around };
-        assert_eq!(judge(&mut ledger, &drops), Judgement::Unrecorded);
-    }
-
-    #[test]
-    fn steady_losses_do_not_keep_a_number_for_ever() {
-        let mut ledger = Ledger::with(1, 1);
-        record(&mut ledger, 1, 1, 0);
-        let window = u64::from(WINDOW);
-        for n in 2..1_000 {
-            let now_ms = n * 100;
-            record(&mut ledger, 1, n, now_ms);
-            record(&mut ledger, 2, n, now_ms);
-            let oldest = ledger.oldest(3, now_ms).expect("it was lost");
-            assert!(n - oldest <= 2 * window / 100, "{oldest} at {n}");
-            // And what is lost counts for a window at least.
-            assert!(n < 2 + window / 100 || oldest <= n - window / 100 + 1, "{oldest} at {n}");
-        }
-    }
-
-    #[test]
-    fn a_fill_that_is_undone_comes_again_as_if_for_the_first_time() {
-        for misses in 1..3 {
-            let mut ledger = Ledger::with(10, 1);
-            (0..misses).for_each(|n| assert!(record(&mut ledger, 1, 10 + n, n)));
-            ledger.harden(1, 11);
-            let first = fill(&mut ledger, 1, 5);
-            let after = ledger.view(1, &Surroundings::default(), 5);
-            ledger.undo(1);
-            ledger.undo(1);
-            assert_eq!(fill(&mut ledger, 1, 5), first);
-            assert_eq!(ledger.view(1, &Surroundings::default(), 5), after);
-        }
-    }
-
-    #[test]
-    fn a_token_takes_its_own_miss() {
-        let mut ledger = Ledger::with(10, 1);
-        record(&mut ledger, 1, 10, 0);
-        record(&mut ledger, 1, 20, 10);
-        let around = Surroundings::default();
-        assert!(ledger.take(1, Some(10), &around, 20), "nothing old is open");
-        assert_eq!(ledger.oldest(1, 20), Some(20));
-        ledger.harden(1, 25);
-        record(&mut ledger, 1, 30, 30);
-        assert!(!ledger.take(1, Some(30), &around, 40), "20 is");
-        assert!(ledger.take(1, Some(20), &around, 50));
-        assert!(ledger.is_empty() && ledger.apart == 0);
-    }
-
-    #[test]
-    fn a_miss_keeps_the_longest_window_of_its_account() {
-        let mut ledger = Ledger::with(10, 1);
-        record(&mut ledger, 1, 10, 0);
-        ledger.record(1, 20, Events::default(), 10, WINDOW / 10);
-        assert_eq!(ledger.oldest(1, 999), Some(10));
-        assert_eq!((ledger.oldest(1, 1000), ledger.oldest(1, 1010)), (Some(20), None));
+    /// The later of the two.
+    pub fn last(self) -> u64 {
+        self.hard.max(self.soft)
     }
 }
+
+impl Fence {
+    /// `slots`: at least 1.
+    pub fn new(slots: usize) -> Self {
+        Self { slots: vec![[0; 3]; slots.max(1)].into(), collisions: 0.0 }
+    }
+
+    /// Bytes of one slot.
+    pub const SLOT_BYTES: usize = size_of::<[u64; 3]>();
+
+    /// Slots.
+    pub fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The last events of the keys that share this one's slot, without their writes.
+    pub fn events(&self, hash: u64) -> Events {
+        let [hard, soft, _] = self.slots[slot(hash, self.slots.len())];
+        Events { hard, soft }
+    }
+
+    /// The last events of the keys with this hash, with writes as hard events.
+    pub fn events_and_writes(&self, hash: u64) -> Events {
+        let [hard, soft, written] = self.slots[slot(hash, self.slots.len())];
+        Events { hard: hard.max(written), soft }
+    }
+
+    /// Adds to the estimate of collisions: a fill was judged by its slot. `passed`: numbers given out since
+    /// its miss, for all keys of a server with `shards` shards; each could have been an event of another key
+    /// in this slot.
+    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+    pub fn note_fill(&mut self, passed: u64, shards: usize) {
+        let slots = (self.slots.len() * shards) as f64;
+        self.collisions += 1.0 - (-(passed as f64) / slots).exp();
+    }
+
+    /// Fills that met another key's event in their slot: an estimate, at most this number.
+    pub fn collisions(&self) -> f64 {
+        self.collisions
+    }
+
+    /// A delete took this number.
+    pub fn raise_hard(&mut self, hash: u64, number: u64) {
+        let [hard, ..] = &mut self.slots[slot(hash, self.slots.len())];
+        *hard = (*hard).max(number);
+    }
+
+    /// A write took this number. A fill of an earlier miss, if that is known, is dropped for it; but a write
+    /// that comes after it is no less a write.
+    pub fn raise_written(&mut self, hash: u64, number: u64) {
+        let [.., written] = &mut self.slots[slot(hash, self.slots.len())];
+        *written = (*written).max(number);
+    }
+
+    /// A soft invalidation took this number.
+    pub fn raise_soft(&mut self, hash: u64, number: u64) {
+        let [_, soft, _] = &mut self.slots[slot(hash, self.slots.len())];
+        *soft = (*soft).max(number);
+    }
+}
+
+/// A key's slot in an array of this length, below 2^32. Not from the bits that choose the shard or the
+/// index's bucket: Fibonacci hashing spreads the remaining bits.
+pub(crate) fn slot(hash: u64, slots: usize) -> usize {
+    (((hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) * slots as u64) >> 32) as usize
+}
+
+#[cfg(test)]
+mod tests;

@@ -13,12 +13,10 @@
 
 mod account;
 mod ask;
-mod caller;
-mod counters;
+mod computing;
+mod connection;
 mod cycle;
 mod duty;
-mod effects;
-mod fence;
 mod hash;
 mod herd;
 mod lease;
@@ -27,35 +25,30 @@ mod observer;
 mod pass;
 mod policy;
 mod rule;
-mod session;
-mod slots;
 mod sync;
-mod times;
-mod waiters;
 
 pub use account::{
     FillMoment, Judgement, KeyAccount, LostMisses, ShownValue, SoftRelation, UnrecordedMisses, ValueHashes,
 };
-pub use ask::{Ask, HoldTerms, Role, StaleFill, UnansweredKey, WaitAnswer, WithdrawReason};
-pub use ask::{AskMode, Filler};
-pub use caller::{Caller, Peer, PeerKey, Peers, UNCROSSED};
-pub use counters::{RuleCounters, WAIT_BUCKETS_MS};
+pub use ask::{
+    Ask, AskMode, Clock, Effects, Filler, HerdStep, HoldTerms, JobOrder, OldValueReader, Role, StaleFill,
+    UnansweredKey, Verdict, WaitAnswer, Wake, WithdrawReason,
+};
+pub use computing::{NESTED_MAX, Overlap, QUEUED_MAX, Times, refresh_lead_s};
+pub use connection::{
+    Caller, LateLease, LateNotice, MissRecord, Peer, PeerKey, Peers, RECORDS_MAX, Session, SessionWait,
+    UNCROSSED, WithheldKey,
+};
 pub use cycle::{CircleSearch, EDGES_MAX, Edge, WaitGraph};
-pub use effects::{Clock, Effects, HerdStep, JobOrder, OldValueReader, Verdict, Wake};
-pub use fence::{Events, Fence};
 pub use herd::{Herd, HerdConfig, JobFailure, LEASE_BYTES};
-pub use lease::Grant;
-pub use lease::LeaseLimit;
-pub use lease::{LeaseKind, LeaseView};
-pub use ledger::{ACCOUNT_BYTES, AccountView, ENTRY_BYTES, FillVerdict, Ledger, RecordStart, Surroundings};
+pub use lease::{Grant, LeaseKind, LeaseLimit, LeaseView, Waiter, WaiterId};
+pub use ledger::{
+    ACCOUNT_BYTES, AccountView, ENTRY_BYTES, Events, Fence, FillVerdict, Ledger, RecordStart, Surroundings,
+};
 pub use observer::{ObservedMiss, ObservedStore, Observer};
 pub use policy::{
     AfterStart, Ambiguous, Early, FILL_WINDOW_AUTO_MS, FillWindow, LEASE_MAX_MS, LEASE_MIN_MS,
-    LEASE_UNLEARNED_MS, LeaseTime, OnBusy, Owner, Partial, Policy, TagsInValue, WhenBehind,
+    LEASE_UNLEARNED_MS, LeaseTime, OnBusy, Owner, Partial, Policy, RuleCounters, TagsInValue,
+    WAIT_BUCKETS_MS, WhenBehind,
 };
 pub use rule::{Admission, FILL_UNLEARNED_MS, RuleState};
-pub use session::{LateLease, LateNotice, MissRecord, RECORDS_MAX, Session, SessionWait, WithheldKey};
-pub use slots::{NESTED_MAX, QUEUED_MAX};
-pub use times::refresh_lead_s;
-pub use times::{Overlap, Times};
-pub use waiters::{Waiter, WaiterId};

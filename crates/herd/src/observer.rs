@@ -20,13 +20,11 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::account::{FillMoment, Judgement, ValueHashes};
-use crate::counters::RuleCounters;
-use crate::fence::Events;
 use crate::hash::BuildIdentity;
 use crate::lease::LeaseKind;
-use crate::ledger::{FillVerdict, Ledger, Surroundings};
+use crate::ledger::{Events, FillVerdict, Ledger, Surroundings};
 use crate::pass::{FailingKey, PassList};
-use crate::policy::Ambiguous;
+use crate::policy::{Ambiguous, RuleCounters};
 use crate::rule::{ComputeStart, Prediction, RuleState, count};
 
 /// Numbers of an observer between two of the clock, as a power of two.

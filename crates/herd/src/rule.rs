@@ -9,13 +9,12 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
 use crate::account::Judgement;
-use crate::counters::RuleCounters;
+use crate::computing::{FillTimes, Overlap, SlotAnswer, Slots, Times};
 use crate::policy::{
     FILL_WINDOW_AUTO_MS, FillWindow, LEASE_MAX_MS, LEASE_MIN_MS, LEASE_UNLEARNED_MS, LeaseTime, Policy,
+    RuleCounters,
 };
-use crate::slots::{SlotAnswer, Slots};
 use crate::sync::{Mutex, MutexGuard, PoisonError};
-use crate::times::{FillTimes, Overlap, Times};
 
 /// A rule in use. A lease keeps the state under which it was granted.
 #[derive(Debug)]

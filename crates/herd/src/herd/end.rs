@@ -79,14 +79,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::{EndedLease, Herd};
-use crate::ask::{Ask, Filler, Role, StaleFill};
-use crate::effects::{HerdStep, JobOrder, Verdict};
-use crate::fence::Events;
-use crate::lease::{Closed, Grant, Holder, Lease, LeaseKind, RemovedLease, lease_ms};
-use crate::ledger::Surroundings;
+use crate::ask::{Ask, Filler, HerdStep, JobOrder, Role, StaleFill, Verdict};
+use crate::connection::{MissRecord, Session};
+use crate::lease::{Closed, Grant, Holder, Lease, LeaseKind, RemovedLease, Waiter, WaiterId, lease_ms};
+use crate::ledger::{Events, Surroundings};
 use crate::rule::{Admission, RuleState, count};
-use crate::session::{MissRecord, Session};
-use crate::waiters::{Waiter, WaiterId};
 
 /// Waiters that are searched for a reply that is the next of its connection.
 const FRONT_SEARCH: usize = 64;
@@ -111,7 +108,7 @@ impl Herd {
     pub(super) fn pass_on<V>(
         &mut self,
         hash: u64,
-        cause: &dyn Fn(&crate::counters::RuleCounters) -> &AtomicU64,
+        cause: &dyn Fn(&crate::policy::RuleCounters) -> &AtomicU64,
         step: &mut HerdStep<'_, V>,
     ) {
         let Some(mut removed) = self.leases.remove(hash) else { return };
@@ -446,7 +443,7 @@ impl Herd {
     fn fall_back<V>(
         &mut self,
         hash: u64,
-        cause: &dyn Fn(&crate::counters::RuleCounters) -> &AtomicU64,
+        cause: &dyn Fn(&crate::policy::RuleCounters) -> &AtomicU64,
         step: &mut HerdStep<'_, V>,
     ) -> bool {
         if !self.leases.get(hash).is_some_and(Lease::falls_back) || !self.passes.is_failing(hash) {
@@ -463,7 +460,7 @@ impl Herd {
         &mut self,
         hash: u64,
         mut removed: RemovedLease,
-        cause: &dyn Fn(&crate::counters::RuleCounters) -> &AtomicU64,
+        cause: &dyn Fn(&crate::policy::RuleCounters) -> &AtomicU64,
         step: &mut HerdStep<'_, V>,
     ) {
         let (rule, key) = (Arc::clone(&removed.lease.rule), removed.lease.key.clone());

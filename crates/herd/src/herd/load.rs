@@ -30,12 +30,10 @@
 use std::sync::Arc;
 
 use super::Herd;
-use crate::ask::{Ask, Role};
-use crate::effects::{HerdStep, JobOrder, Verdict};
-use crate::lease::{Holder, LeaseKind, RemovedLease};
+use crate::ask::{Ask, HerdStep, JobOrder, Role, Verdict};
+use crate::computing::SlotAnswer;
+use crate::lease::{Holder, LeaseKind, RemovedLease, Waiter};
 use crate::rule::{RuleState, count};
-use crate::slots::SlotAnswer;
-use crate::waiters::Waiter;
 
 /// Most jobs of one key that run at once.
 pub(crate) const JOBS_MAX: usize = 2;
