@@ -67,7 +67,6 @@ mod bumps;
 mod check;
 mod gradual;
 mod occupancy;
-mod prefix;
 mod presence;
 mod rises;
 mod rolling;
@@ -78,8 +77,8 @@ mod tag;
 pub use bumps::{BumpKind, Bumps, CLASSES, FloorClass, false_stale_share};
 pub use check::{CROWDED, TagStats, Tags, Validity};
 pub use gradual::{GRADUAL_MAX, Purge, PurgeOutcome};
-pub use prefix::{PREFIX_BYTES_MAX, PREFIXES_MAX, PrefixError, PrefixId, Prefixes};
 pub use rolling::{Floors, ROLLING_MAX, RollingFloor};
 pub use tag::{
-    TAG_BYTES_MAX, TAG_LINE, TAG_LINE_MAX, TAGS_MAX, TagError, TagHash, TagHasher, TagLine, TagList,
+    PREFIX_BYTES_MAX, PREFIXES_MAX, PrefixError, PrefixId, Prefixes, TAG_BYTES_MAX, TAG_LINE, TAG_LINE_MAX,
+    TAGS_MAX, TagError, TagHash, TagHasher, TagLine, TagList,
 };

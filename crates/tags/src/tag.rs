@@ -1,17 +1,25 @@
-//! Tags: names, their hashes, and lists of them.
+//! Tags: names, their hashes, and lists of them; and the prefixes of keys, behind each of which names are
+//! others.
 //!
 //! After parsing, a tag is its hash. Two tags with the same 64-bit hash are invalidated together: that can
 //! cause an extra miss, never an old value.
 //!
-//! # Invariant
-//! A list has at most [`TAGS_MAX`] tags, each once.
+//! # Prefixes
+//! Frameworks and clients put a text of their own before every key: `:1:` is Django's, `shop:production:` may
+//! be that of a Rails application. Behind each such text are the same names: a key is matched by rules,
+//! tagged and called as what follows its prefix. A prefix is a namespace of its own: the tag `user:7` behind
+//! one is another than the tag `user:7` behind another one.
+//!
+//! # Invariants
+//! * A list has at most [`TAGS_MAX`] tags, each once.
+//! * A [`PrefixId`] of one [`Prefixes`] means the same text as long as the process runs: prefixes are fixed
+//!   at the start.
+//! * The longest prefix with which a key begins is its prefix.
 
 use std::fmt::{self, Debug, Display};
 use std::sync::Arc;
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
-
-use crate::prefix::PrefixId;
 
 /// Longest tag in bytes.
 pub const TAG_BYTES_MAX: usize = 200;
@@ -276,131 +284,148 @@ fn unescape<'a>(part: &'a [u8], room: &'a mut [u8; TAG_BYTES_MAX]) -> Result<&'a
     Ok(&room[..len])
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Most prefixes of a server.
+pub const PREFIXES_MAX: usize = 32;
+/// Longest prefix in bytes.
+pub const PREFIX_BYTES_MAX: usize = 64;
 
-    fn hasher() -> TagHasher {
-        TagHasher::new(7)
+/// Which of its server's prefixes a key has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct PrefixId(u8);
+
+impl PrefixId {
+    /// The key has none.
+    pub const NONE: Self = Self(0);
+
+    /// The prefix's number, at most [`PREFIXES_MAX`]; 0: none.
+    pub const fn number(self) -> u8 {
+        self.0
     }
 
-    fn hashes(names: &[&[u8]]) -> Vec<u64> {
-        names.iter().map(|name| hasher().hash(name).unwrap().get()).collect()
+    /// That of a number which [`PrefixId::number`] has returned.
+    pub const fn of_number(number: u8) -> Self {
+        Self(number)
+    }
+}
+
+/// All prefixes of a server. Copies share them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Prefixes(Option<Arc<PrefixList>>);
+
+#[derive(Debug, PartialEq, Eq)]
+struct PrefixList {
+    /// By their numbers, from 1 on.
+    texts: Box<[Box<[u8]>]>,
+    /// Their numbers, the longest first.
+    longest_first: Box<[u8]>,
+    /// Bytes with which they begin, as bits.
+    first: [u64; 4],
+}
+
+/// Why prefixes are refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PrefixError {
+    /// There are more than [`PREFIXES_MAX`].
+    TooMany(usize),
+    /// This one, counted from 0, is empty or has more than [`PREFIX_BYTES_MAX`] bytes.
+    Length(usize),
+    /// This one, counted from 0, is there twice.
+    Twice(usize),
+}
+
+impl Prefixes {
+    /// No prefixes.
+    pub const fn none() -> Self {
+        Self(None)
     }
 
-    #[test]
-    fn a_list_is_split_at_commas() {
-        let list = hasher().parse_list(b"user:12543,product:54929873").unwrap();
-        assert_eq!(list.hashes(), hashes(&[b"user:12543", b"product:54929873"]));
+    /// The prefixes in the order of a rule file.
+    ///
+    /// # Errors
+    /// There are too many, or one is empty, too long, or there twice.
+    pub fn new<T: AsRef<[u8]>>(texts: &[T]) -> Result<Self, PrefixError> {
+        if texts.len() > PREFIXES_MAX {
+            return Err(PrefixError::TooMany(texts.len()));
+        }
+        let mut first = [0; 4];
+        for (place, text) in texts.iter().enumerate() {
+            let text = text.as_ref();
+            let Some(byte) = text.first().map(|byte| usize::from(*byte)) else {
+                return Err(PrefixError::Length(place));
+            };
+            if text.len() > PREFIX_BYTES_MAX {
+                return Err(PrefixError::Length(place));
+            }
+            if texts[..place].iter().any(|earlier| earlier.as_ref() == text) {
+                return Err(PrefixError::Twice(place));
+            }
+            first[byte / 64] |= 1_u64 << (byte % 64);
+        }
+        let texts: Box<[Box<[u8]>]> = texts.iter().map(|text| text.as_ref().into()).collect();
+        let mut longest_first: Box<[u8]> = (1..).take(texts.len()).collect();
+        longest_first.sort_by_key(|number| std::cmp::Reverse(texts[usize::from(*number) - 1].len()));
+        Ok(Self((!texts.is_empty()).then(|| Arc::new(PrefixList { texts, longest_first, first }))))
     }
 
-    #[test]
-    fn escapes_stand_for_comma_and_per_cent_sign() {
-        let list = hasher().parse_list(b"a%2Cb,100%25,%252C,%2c").unwrap();
-        assert_eq!(list.hashes(), hashes(&[b"a,b", b"100%", b"%2C", b","]));
-    }
-
-    #[test]
-    fn other_escapes_are_refused() {
-        for text in [&b"%"[..], b"a%", b"%2", b"a%2,b", b"%20", b"%41", b"%%", b"a,b%2X"] {
-            assert_eq!(hasher().parse_list(text), Err(TagError::Escape), "{}", text.escape_ascii());
+    /// Which prefix a key has, and what follows it.
+    #[inline]
+    pub fn split<'k>(&self, key: &'k [u8]) -> (PrefixId, &'k [u8]) {
+        match &self.0 {
+            None => (PrefixId::NONE, key),
+            Some(list) => list.split(key),
         }
     }
 
-    #[test]
-    fn tags_have_1_to_200_bytes() {
-        for text in [&b""[..], b",", b"a,", b",a", b"a,,b"] {
-            assert_eq!(hasher().parse_list(text), Err(TagError::Empty), "{}", text.escape_ascii());
+    /// The text of a prefix; empty for none.
+    pub fn text(&self, prefix: PrefixId) -> &[u8] {
+        let place = usize::from(prefix.0).wrapping_sub(1);
+        self.0.as_ref().and_then(|list| list.texts.get(place)).map_or(&[], |text| text)
+    }
+
+    /// The prefix with this text.
+    pub fn find(&self, text: &[u8]) -> Option<PrefixId> {
+        self.all().find(|(_, own)| *own == text).map(|(prefix, _)| prefix)
+    }
+
+    /// All prefixes, in the order in which they were given.
+    pub fn all(&self) -> impl Iterator<Item = (PrefixId, &[u8])> {
+        let texts = self.0.as_ref().map_or(&[][..], |list| &list.texts);
+        (1..).map(PrefixId).zip(texts.iter().map(|text| &**text))
+    }
+
+    /// There are none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
+impl PrefixList {
+    fn split<'k>(&self, key: &'k [u8]) -> (PrefixId, &'k [u8]) {
+        let first = usize::from(*key.first().unwrap_or(&0));
+        if self.first[first / 64] >> (first % 64) & 1 != 0 {
+            for number in &self.longest_first {
+                if let Some(rest) = key.strip_prefix(&*self.texts[usize::from(*number) - 1]) {
+                    return (PrefixId(*number), rest);
+                }
+            }
         }
-        let mut name = vec![b'x'; 200];
-        assert!(hasher().hash(&name).is_ok() && hasher().parse_list(&name).is_ok());
-        name.push(b'x');
-        assert_eq!(hasher().hash(&name), Err(TagError::TooLong));
-        assert_eq!(hasher().parse_list(&name), Err(TagError::TooLong));
-        assert_eq!(hasher().parse_list(&b"%25".repeat(200)).unwrap().hashes(), hashes(&[&[b'%'; 200]]));
-        assert_eq!(hasher().parse_list(&b"%25".repeat(201)), Err(TagError::TooLong));
+        (PrefixId::NONE, key)
     }
+}
 
-    #[test]
-    fn an_item_has_at_most_8_tags_and_none_twice() {
-        assert_eq!(hasher().parse_list(b"a,b,c,d,e,f,g,h").unwrap().hashes().len(), 8);
-        assert_eq!(hasher().parse_list(b"a,b,c,d,e,f,g,h,i"), Err(TagError::TooMany));
-        assert_eq!(hasher().parse_list(b"a,b,c,d,e,f,g,h,a,b").unwrap().hashes().len(), 8);
-        assert_eq!(hasher().parse_list(b"b,a,b,a").unwrap().hashes(), hashes(&[b"b", b"a"]));
-    }
-
-    #[test]
-    fn a_union_has_each_tag_once() {
-        let parse = |text: &str| hasher().parse_list(text.as_bytes()).unwrap();
-        assert_eq!(parse("a,b,c").union(&parse("d,c,a")), Ok(parse("a,b,c,d")));
-        assert_eq!(TagList::new().union(&TagList::new()), Ok(TagList::new()));
-        assert_eq!(parse("a,b,c,d,e,f").union(&parse("f,g,h")).map(|list| list.hashes().len()), Ok(8));
-        assert_eq!(parse("a,b,c,d,e,f").union(&parse("g,h,i")), Err(TagError::TooMany));
-    }
-
-    #[test]
-    fn a_text_has_no_blanks_or_control_characters() {
-        assert_eq!(
-            hasher().parse_text(PrefixId::NONE, b"user:1,a%2Cb"),
-            hasher().parse_list(b"user:1,a%2Cb")
-        );
-        for text in [&b"a b"[..], b"a, b", b"a\r", b"a\tb", b"\x7f", b"a\0", b"a\n"] {
-            assert_eq!(
-                hasher().parse_text(PrefixId::NONE, text),
-                Err(TagError::Blank),
-                "{}",
-                text.escape_ascii()
-            );
-        }
-        assert_eq!(hasher().parse_text(PrefixId::NONE, b""), Err(TagError::Empty));
-        assert!(hasher().parse_text(PrefixId::NONE, "k\u{e4}se".as_bytes()).is_ok());
-    }
-
-    #[test]
-    fn the_first_line_of_a_value() {
-        for (value, line) in [
-            (&b""[..], TagLine::None),
-            (b"@tags", TagLine::None),
-            (b"@tag:a\nx", TagLine::None),
-            (b" @tags:a\nx", TagLine::None),
-            (b"@tags:\n", TagLine::Names(b"", 7)),
-            (b"@tags:a\n", TagLine::Names(b"a", 8)),
-            (b"@tags:a,b\r\nx\n", TagLine::Names(b"a,b", 11)),
-            (b"@tags:a\r\r\nx", TagLine::Names(b"a\r", 10)),
-            (b"@tags:a,b\\\nx", TagLine::Names(b"a,b", 11)),
-            (b"@tags:a\\\r\\\nx", TagLine::Names(b"a", 11)),
-            (b"@tags:a", TagLine::Endless),
-            (b"@tags:", TagLine::Endless),
-        ] {
-            assert_eq!(TagLine::of(value), line, "{}", value.escape_ascii());
-        }
-        let mut long = [TAG_LINE, &[b'x'; TAG_LINE_MAX - TAG_LINE.len() - 1], b"\n"].concat();
-        assert!(matches!(TagLine::of(&long), TagLine::Names(_, TAG_LINE_MAX)));
-        long.insert(7, b'x');
-        assert_eq!(TagLine::of(&long), TagLine::Endless);
-    }
-
-    #[test]
-    fn hashes_depend_on_seed_and_name() {
-        let other = TagHasher::new(8);
-        assert_ne!(hasher().hash(b"a"), other.hash(b"a"));
-        assert_ne!(hasher().hash(b"a"), hasher().hash(b"b"));
-        assert_eq!(hasher().hash(b"a"), hasher().clone().hash(b"a"));
-        let key_hash = rapidhash_v3_inline::<true, true, false>(b"a", &RapidSecrets::seed(7));
-        assert_ne!(hasher().hash(b"a").map(TagHash::get), Ok(key_hash));
-    }
-
-    #[test]
-    fn messages_name_the_tag() {
-        for error in [
-            TagError::Empty,
-            TagError::TooLong,
-            TagError::TooMany,
-            TagError::Escape,
-            TagError::Blank,
-            TagError::Endless,
-        ] {
-            assert!(error.to_string().starts_with("invalid tag"), "{error}");
+impl Display for PrefixError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooMany(count) => write!(f, "{count} prefixes; at most {PREFIXES_MAX}"),
+            Self::Length(_) => write!(f, "a prefix has 1 to {PREFIX_BYTES_MAX} bytes"),
+            Self::Twice(_) => f.write_str("a prefix is there twice"),
         }
     }
 }
+
+impl std::error::Error for PrefixError {}
+
+#[cfg(test)]
+mod tests;
