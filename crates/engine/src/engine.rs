@@ -8,7 +8,6 @@
 //! * No thread waits for a shard's lock while it holds another's.
 
 // What a shard leaves for the engine, and what it cannot do alone.
-pub(crate) mod pending;
 pub(crate) mod room;
 
 // Replies that wait for a log.
@@ -100,6 +99,7 @@ pub struct Engine {
     pub(crate) shards: Shards,
     hasher: KeyHasher,
     shared: Arc<EngineShared>,
+    /// Bytes of the longest value that is kept in the log, and not in pages of its own.
     inline_max: usize,
     segment_bytes: usize,
     /// Bytes of the budget that are not for items.

@@ -60,7 +60,6 @@ pub use cattlegrid_tags::{RollingFloor, TagStats};
 pub use counters::{Counter, Counters, Counts, MethodCounter, MethodCounters, TIMED_EVERY};
 pub use delivered::{DeliveredValue, Delivery, Verdict, Wake};
 pub use engine::control::ROLLING_FLUSH_MAX_S;
-pub use engine::pending::{GetPiece, PieceResult, Progress};
 pub use engine::run::{AnsweredGets, MayHold, RunGet, is_of_run, is_quiet_get};
 pub use engine::stats::{HerdUsage, ObjectsUsage};
 pub use engine::upkeep::RulesConfig;
@@ -69,7 +68,7 @@ pub use event::{Event, EventKind, Looker};
 pub use following::{FollowedLog, LogState, MAX_LAG_MS_MAX, MAX_LAG_MS_MIN};
 pub use load::{Load, LoadEnd, LoadFailure, LoadOrder, LoadOutcome};
 pub use output::Output;
-pub use parked::ParkedRequest;
+pub use parked::{GetPiece, ParkedRequest, PieceResult, Progress};
 pub use query::HoldLimits;
 pub use reply::get::GetEnd;
 pub use reply_queue::ReplyQueue;
@@ -80,9 +79,8 @@ pub use rules::why::{
     WhyRolling, WhyRule, WhyTag,
 };
 pub use running::RunningCall;
-pub use shard::Shard;
-pub use shard::flow::Flow;
 pub use shard::standing::KeyState;
+pub use shard::{Flow, Shard};
 pub use shards::{PREFETCH_MAX, ShardLock};
 pub use shared::EngineShared;
 pub use slow::{SLOW_KEPT, SlowKind, SlowLog};

@@ -1,11 +1,13 @@
 //! What a get asks of a key's rule, on which terms, and what is decided.
 //!
-//! `get` and `mg` ask with the same [`Query`], and each writes the [`Decision`] in its own form. The `P` flag
-//! of meta commands has the terms on which a client asks for a lease ([`Advice`]).
+//! `get` and `mg` ask with the same [`Query`], and each writes the [`Decision`] in its own form; what a `get`
+//! goes on with is the [`KeyAnswer`]. The `P` flag of meta commands has the terms on which a client asks for
+//! a lease ([`Advice`]).
 
 use std::sync::Arc;
 
 use cattlegrid_herd::{AskMode, LeaseKind};
+use cattlegrid_objects::Spot;
 use cattlegrid_protocol::Meta;
 use cattlegrid_store::Found;
 
@@ -73,6 +75,26 @@ impl Decision {
     pub(crate) fn is_miss(&self) -> bool {
         matches!(self, Self::Compute { .. } | Self::Miss | Self::Busy)
     }
+}
+
+/// The answer to one key of a `get`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum KeyAnswer {
+    /// The key's value is written.
+    Hit,
+    /// No value.
+    Miss,
+    /// No value, and this connection has the lease.
+    Compute,
+    /// Another client has the lease; the key has not been waited for yet.
+    Leased(HoldLimits),
+    /// `SERVER_ERROR busy`, which is not written yet.
+    Busy,
+    /// The key is a control key.
+    Control,
+    /// The key names a call or an object; where, if that was noted.
+    Object(Option<Spot>),
 }
 
 /// How long a key may be waited for, in milliseconds.

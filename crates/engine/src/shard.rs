@@ -1,4 +1,4 @@
-//! One shard: its store and its herd.
+//! One shard: its store and its herd, and the outcomes of requests in it.
 //!
 //! What it does is in the modules below. Each calls those before it in the list only.
 
@@ -6,13 +6,9 @@
 pub(crate) mod put;
 pub(crate) mod standing;
 
-// What becomes of a request, and what is shown.
-pub(crate) mod flow;
-
 // Keys under a rule.
 pub(crate) mod ruled;
 
-mod decide;
 mod ends;
 mod why;
 
@@ -23,8 +19,6 @@ mod fill;
 mod observed;
 
 mod write_ruled;
-
-mod named_tags;
 
 // Objects.
 pub(crate) mod object;
@@ -38,20 +32,23 @@ mod delete;
 mod hold;
 mod ms;
 
-mod execute;
-
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cattlegrid_herd::{Herd, Observer};
+use cattlegrid_protocol::reply::error;
 use cattlegrid_store::{Lookup, Marks, Memory, Store};
 
 use crate::announced::Announced;
+use crate::event::{Event, EventKind};
+use crate::parked::ParkedRequest;
+use crate::query::{HoldLimits, KeyAnswer};
+use crate::reply::meta::Refusals;
 use crate::ruled_hits::RuledHits;
 use crate::running::CallQueue;
 use crate::shared::{EngineShared, Names};
-use crate::step::{Interest, Step};
+use crate::step::{Context, Interest, Step, Ticket};
 
 /// Bytes of a buffer that is kept between calls of objects.
 const VALUE_KEPT: usize = 64 << 10;
@@ -87,6 +84,52 @@ pub struct Shard {
     last_try: bool,
 }
 
+/// The result of a request.
+#[derive(Debug)]
+#[must_use]
+pub enum Flow {
+    /// Executed; the reply, if it has one, is in the output.
+    Replied,
+    /// The request waits; the reply comes later.
+    Parked(Box<ParkedRequest>),
+    /// Nothing was done: the shard has no room and can free none. Free this many bytes elsewhere and try
+    /// again; after [`Shard::set_last_try`] it is answered in any case.
+    NeedsRoom(usize),
+    /// An `mg` without an item, whose key may name a call or an object, or is a control key behind a prefix.
+    Object,
+    /// `Replied`, and a cascade has left a bump for the log of the fleet: see
+    /// [`Effects::bumped`](crate::Effects).
+    Bumped,
+    /// `Replied`, and this connection has the lease of the key now.
+    Computes,
+    /// Nothing is written: another client has the lease of the key of an `mg`.
+    Leased(HoldLimits),
+}
+
+/// How the wait for a key began.
+#[derive(Debug)]
+pub(crate) enum HoldStart {
+    /// The key is waited for.
+    Waits,
+    /// The key was answered meanwhile: its block, or nothing, is written.
+    Written,
+    /// This connection has the lease after all.
+    Compute,
+    /// `SERVER_ERROR busy`.
+    Busy,
+}
+
+/// The outcome of a request.
+#[derive(Debug)]
+pub(crate) enum Execution {
+    Done,
+    /// `Done`, and this connection has the lease of the key now.
+    Computes,
+    Parked(Box<ParkedRequest>),
+    /// A get of a run has found its key leased by another client. It is counted; nothing is written.
+    Leased(HoldLimits),
+}
+
 impl Shard {
     /// A shard around an empty store.
     pub fn new(store: Store, shared: Arc<EngineShared>) -> Self {
@@ -119,7 +162,7 @@ impl Shard {
     }
 
     /// Whether a request without room is answered with an error, instead of returning
-    /// [`Flow::NeedsRoom`](flow::Flow::NeedsRoom).
+    /// [`Flow::NeedsRoom`].
     pub fn set_last_try(&mut self, on: bool) {
         self.last_try = on;
     }
@@ -189,6 +232,30 @@ impl Shard {
         }
     }
 
+    /// Tells of the items that were evicted, whatever they made room for.
+    pub(crate) fn note_evictions(&mut self, step: &mut Step<'_>) {
+        let objects = self.shared.objects();
+        for evicted in self.store.drain_evicted() {
+            let key = match evicted.object {
+                None => evicted.key,
+                Some(type_id) => {
+                    let registry = objects.as_ref();
+                    // A type that was switched off has no name.
+                    let name = registry.and_then(|registry| registry.object_name(type_id, &evicted.key));
+                    let Some(name) = name else { continue };
+                    name.into()
+                }
+            };
+            let kind = EventKind::Evicted {
+                fetched: evicted.fetched,
+                ttl: step.now.left(evicted.expiry),
+                idle: u64::from(step.now.second.saturating_sub(evicted.accessed)),
+                size: evicted.value_len,
+            };
+            step.effects.events.push((Ticket::NONE, Event { key, kind }));
+        }
+    }
+
     /// The CAS as clients see it.
     #[inline]
     pub(crate) fn shown_cas(&self, cas: u64) -> u64 {
@@ -199,5 +266,37 @@ impl Shard {
     #[inline]
     pub(crate) fn is_busy(&self, item_key: &[u8]) -> bool {
         !self.busy.is_empty() && self.busy.contains_key(item_key)
+    }
+
+    /// The answer to a key that names a call or an object; None: it is an ordinary key.
+    pub(crate) fn named(&self, key: &[u8]) -> Option<KeyAnswer> {
+        if !self.shared.has_objects() {
+            return None;
+        }
+        let objects = self.shared.objects();
+        let registry = objects.as_ref()?;
+        registry.named(key).map(|named| KeyAnswer::Object(registry.spot(&named, key)))
+    }
+
+    /// No room for this many bytes: asks for another attempt, or answers an error.
+    pub(crate) fn no_room(&mut self, bytes: usize, refusals: Refusals, cx: &mut Context<'_>) -> Flow {
+        if !self.last_try {
+            return Flow::NeedsRoom(bytes);
+        }
+        cx.step.counters.store_no_memory.add(1);
+        refusals.write(error::OUT_OF_MEMORY, &mut cx.out.bytes);
+        Flow::Replied
+    }
+}
+
+impl Execution {
+    pub(crate) fn parked(self) -> Option<Box<ParkedRequest>> {
+        if let Self::Parked(parked) = self { Some(parked) } else { None }
+    }
+}
+
+impl From<Option<Box<ParkedRequest>>> for Execution {
+    fn from(parked: Option<Box<ParkedRequest>>) -> Self {
+        parked.map_or(Self::Done, Self::Parked)
     }
 }

@@ -32,7 +32,6 @@ use crate::running::{ItemKey, RunningCall, fill_item_key};
 use crate::shard::get::count_miss;
 use crate::shard::object::{Call, CallOutcome};
 use crate::shards::ShardLock;
-use crate::shared::Names;
 use crate::step::Context;
 
 /// The reply to the flag `A` with a key that is not the name of an object.
@@ -88,14 +87,6 @@ impl Engine {
             }
             VirtualKey::Object { .. } => request.error(&refusal(registry, &named)),
         }
-    }
-
-    /// Whether a request may be one for [`Engine::execute_object`]: there are objects, or it has the flag
-    /// `A`. `names`: of [`Shared::names`](crate::shared::EngineShared::names).
-    #[inline]
-    pub(crate) fn may_call(names: u64, request: &Request<'_>) -> bool {
-        Names::state(names) != Names::OFF
-            || matches!(request, Request::MetaGet(meta) | Request::MetaSet(meta, _) if meta.set.has(b'A'))
     }
 
     /// A request other than a classic `get` that names a call or an object, or has the flag `A`. None: it

@@ -7,7 +7,7 @@ use crate::engine::room::RoomSource;
 use crate::event::{EventKind, Looker};
 use crate::parked::ParkedRequest;
 use crate::reply::call::{CallForm, CallReply, NO_ROOM, ShownReply, TOO_LARGE};
-use crate::shard::flow::Execution;
+use crate::shard::Execution;
 use crate::shard::object::{Call, CallOutcome};
 use crate::shards::ShardLock;
 use crate::step::{Context, Interest, Step};

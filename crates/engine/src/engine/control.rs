@@ -12,8 +12,7 @@ use cattlegrid_tags::{BumpKind, PrefixId, PurgeOutcome, TagError, TagHash};
 
 use crate::bump_log::SentBump;
 use crate::engine::Engine;
-use crate::engine::pending::{Pending, PieceResult};
-use crate::parked::ParkedRequest;
+use crate::parked::{ParkedRequest, Pending, PieceResult};
 use crate::reply::get::AskedKey;
 use crate::reply::meta::{
     CommandFlags, Refusals, ReturnFlags, count_meta, hit, refusals_of, return_flags, status_line,
@@ -119,34 +118,6 @@ impl Engine {
     /// Flushes everything at `second`, or at once when that is now; then runs the cascades of a flush.
     pub fn flush(&self, second: u32, now: Now) {
         self.shared().flush(second, now.second);
-    }
-
-    /// Whether a request other than a classic `get` is about a tag or a control key. An `mg` of a control key
-    /// behind a prefix is recognised when it has found no item: see
-    /// [`Flow::Object`](crate::shard::flow::Flow::Object).
-    #[inline]
-    pub(crate) fn is_about_tags(&self, request: &Request<'_>) -> bool {
-        let key: &[u8] = match request {
-            Request::Store(store) => store.key,
-            Request::Arith(arith) => arith.key,
-            Request::Touch(touch) => touch.key,
-            Request::Delete(delete) => delete.key,
-            Request::MetaGet(meta) | Request::MetaDelete(meta) | Request::MetaArith(meta) => {
-                if meta.set.has(b'G') {
-                    return true;
-                }
-                if matches!(request, Request::MetaGet(_)) {
-                    return self.shared().is_bare_control(meta.key.bytes());
-                }
-                if meta.set.has(b'B') {
-                    return true;
-                }
-                meta.key.bytes()
-            }
-            Request::MetaSet(meta, _) => meta.key.bytes(),
-            _ => return false,
-        };
-        self.shared().control(key).is_some()
     }
 
     /// Executes a request about a tag or a control key.

@@ -1,5 +1,5 @@
 //! Executes a request about one key: an invalidation of a tag, a call of an object, or a command for the
-//! key's shard.
+//! key's shard ([`Shard::execute`]), which notes what watchers want to see.
 
 use std::sync::Arc;
 
@@ -12,10 +12,11 @@ use crate::engine::room::{RoomSource, drop_write};
 use crate::event::Looker;
 use crate::parked::ParkedRequest;
 use crate::reply::meta::refusals_of;
-use crate::shard::flow::{Execution, Flow};
 use crate::shard::put::{Write, WriteData, WriteMode, note_refused};
+use crate::shard::{Execution, Flow, Shard};
 use crate::shards::ShardLock;
-use crate::step::Context;
+use crate::shared::Names;
+use crate::step::{Context, Interest};
 use crate::sync::Ordering;
 
 impl Engine {
@@ -69,14 +70,14 @@ impl Engine {
             return self.execute_tags(request, cx).into();
         }
         let names = self.shared.names.load(Ordering::Acquire);
-        if Self::may_call(names, request)
+        if may_call(names, request)
             && let Some(called) = self.execute_object(request, lock, cx)
         {
             self.finish_step(lock, &mut cx.step);
             return called.into();
         }
         if let Some(Block::Here(bytes)) = request.block()
-            && !self.fits_the_log(bytes.len())
+            && bytes.len() > self.inline_max
         {
             let Some(WriteData::Huge(pages)) = self.data(bytes, lock) else {
                 self.refuse(request, hash, lock, cx);
@@ -144,6 +145,34 @@ impl Engine {
             }
             Flow::NeedsRoom(_) => unreachable!("it was executed with room"),
         }
+    }
+
+    /// Whether a request other than a classic `get` is about a tag or a control key. An `mg` of a control key
+    /// behind a prefix is recognised when it has found no item: see
+    /// [`Flow::Object`].
+    #[inline]
+    pub(crate) fn is_about_tags(&self, request: &Request<'_>) -> bool {
+        let key: &[u8] = match request {
+            Request::Store(store) => store.key,
+            Request::Arith(arith) => arith.key,
+            Request::Touch(touch) => touch.key,
+            Request::Delete(delete) => delete.key,
+            Request::MetaGet(meta) | Request::MetaDelete(meta) | Request::MetaArith(meta) => {
+                if meta.set.has(b'G') {
+                    return true;
+                }
+                if matches!(request, Request::MetaGet(_)) {
+                    return self.shared().is_bare_control(meta.key.bytes());
+                }
+                if meta.set.has(b'B') {
+                    return true;
+                }
+                meta.key.bytes()
+            }
+            Request::MetaSet(meta, _) => meta.key.bytes(),
+            _ => return false,
+        };
+        self.shared().control(key).is_some()
     }
 
     /// Notes a store that was not executed, since it is too large (`too_large`) or there is no memory for its
@@ -217,4 +246,112 @@ impl Engine {
         drop_write(&write, noted, lock, cx);
         self.finish_step(lock, &mut cx.step);
     }
+}
+
+impl Shard {
+    /// Executes a request about one key with this hash. `huge`: its data block, if that is too long for the
+    /// log; always if it is apart. The keys of gets come here one by one, see `Shard::get`; requests without
+    /// a key do not come here.
+    pub fn execute(
+        &mut self,
+        request: &Request<'_>,
+        hash: u64,
+        huge: Option<Arc<HugeValue>>,
+        cx: &mut Context<'_>,
+    ) -> Flow {
+        self.advance(&cx.step);
+        let watched = cx.step.interest != Interest::none();
+        let noted = cx.step.effects.events.len();
+        if watched {
+            self.note_look(request, hash, cx);
+        }
+        let flow = match request {
+            Request::Store(store) => {
+                let from = cx.out.place();
+                let flow = self.classic_store(store, hash, WriteData::of(store.data, huge), cx);
+                self.bumped(flow, from, cx)
+            }
+            Request::MetaSet(meta, data) => {
+                let from = cx.out.place();
+                let flow = self.meta_set(meta, WriteData::of(*data, huge), hash, cx);
+                self.bumped(flow, from, cx)
+            }
+            Request::Arith(arith) => {
+                let from = cx.out.place();
+                let flow = self.classic_arith(arith, hash, cx);
+                self.bumped(flow, from, cx)
+            }
+            Request::MetaArith(meta) => {
+                let from = cx.out.place();
+                let flow = self.meta_arith(meta, hash, cx);
+                self.bumped(flow, from, cx)
+            }
+            Request::Touch(touch) => self.touch(touch, hash, cx),
+            Request::Delete(delete) => {
+                let from = cx.out.place();
+                let flow = self.classic_delete(delete, hash, cx);
+                self.bumped(flow, from, cx)
+            }
+            Request::MetaDelete(meta) => {
+                let from = cx.out.place();
+                let flow = self.meta_delete(meta, hash, cx);
+                self.bumped(flow, from, cx)
+            }
+            Request::MetaGet(meta) => self.meta_get(meta, hash, cx),
+            Request::MetaDebug(key) => {
+                self.meta_debug(key, hash, cx);
+                Flow::Replied
+            }
+            Request::Get(_)
+            | Request::PacketGet(_)
+            | Request::MetaNoop
+            | Request::Admin(_)
+            | Request::Packet(..) => {
+                unreachable!("requests without one key stay outside the shard")
+            }
+        };
+        if watched && matches!(flow, Flow::NeedsRoom(_) | Flow::Object) {
+            // It is executed again, or as a call, and notes its look-up again.
+            cx.step.effects.events.truncate(noted);
+        }
+        flow
+    }
+
+    /// The outcome of a command that may have set off a cascade, whose reply begins at `from`.
+    #[inline]
+    fn bumped(&mut self, flow: Flow, from: (usize, usize), cx: &mut Context<'_>) -> Flow {
+        if self.bump_ticket == 0 {
+            return flow;
+        }
+        let ticket = std::mem::take(&mut self.bump_ticket);
+        if !matches!(flow, Flow::Replied) {
+            return flow;
+        }
+        cx.step.effects.bumped = (ticket, from);
+        Flow::Bumped
+    }
+
+    /// Notes the look-up with which a command other than a get begins: gets note theirs with its result.
+    #[cold]
+    fn note_look(&mut self, request: &Request<'_>, hash: u64, cx: &mut Context<'_>) {
+        let (key, by) = match request {
+            Request::Store(store) => (store.key, Looker::Store),
+            Request::Arith(arith) => (arith.key, Looker::Other),
+            Request::Touch(touch) => (touch.key, Looker::Other),
+            Request::Delete(delete) => (delete.key, Looker::Delete),
+            Request::MetaSet(meta, _) => (meta.key.bytes(), Looker::Store),
+            Request::MetaArith(meta) | Request::MetaDelete(meta) => (meta.key.bytes(), Looker::Other),
+            Request::MetaDebug(key) => (key.bytes(), Looker::Other),
+            _ => return,
+        };
+        self.note_lookup(key, hash, by, cx);
+    }
+}
+
+/// Whether a request may be one for [`Engine::execute_object`]: there are objects, or it has the flag
+/// `A`. `names`: of [`Shared::names`](crate::shared::EngineShared::names).
+#[inline]
+fn may_call(names: u64, request: &Request<'_>) -> bool {
+    Names::state(names) != Names::OFF
+        || matches!(request, Request::MetaGet(meta) | Request::MetaSet(meta, _) if meta.set.has(b'A'))
 }

@@ -5,12 +5,12 @@ use cattlegrid_protocol::{Get, Keys, PacketGet};
 use crate::engine::Engine;
 use crate::engine::called::{CallCx, CallProgress};
 use crate::engine::hold::GetWait;
-use crate::engine::pending::{GetPiece, Pending, PieceResult};
-use crate::parked::ParkedRequest;
+use crate::parked::{GetPiece, ParkedRequest, Pending, PieceResult};
+use crate::query::KeyAnswer;
 use crate::reply::call::CallForm;
 use crate::reply::get::AskedKey;
 use crate::reply::meta::Refusals;
-use crate::shard::flow::{Execution, KeyAnswer};
+use crate::shard::Execution;
 use crate::shards::{PREFETCH_MAX, ShardLock};
 use crate::step::{Context, TURN_CALLS_NS};
 

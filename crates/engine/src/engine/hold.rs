@@ -66,13 +66,14 @@ use cattlegrid_store::Lookup;
 
 use crate::delivered::Verdict;
 use crate::engine::Engine;
-use crate::engine::pending::{GetPiece, LeasedKey, Pending, PieceResult, Progress};
 use crate::output::Output;
-use crate::parked::{ParkedForm, ParkedRequest, ReplyPart, TRIAL_MS, count, done_part};
+use crate::parked::{
+    GetPiece, LeasedKey, ParkedForm, ParkedRequest, Pending, PieceResult, Progress, ReplyPart, TRIAL_MS,
+    count, done_part,
+};
 use crate::reply::get::GetEnd;
-use crate::shard::Shard;
-use crate::shard::flow::HoldStart;
 use crate::shard::get::answer_miss;
+use crate::shard::{HoldStart, Shard};
 use crate::shards::ShardLock;
 use crate::step::Context;
 

@@ -28,22 +28,16 @@ pub(crate) enum RoomSource {
 const ATTEMPTS: usize = 4;
 
 impl Engine {
-    /// Whether a value of `len` bytes is kept in the log, and not in its own pages.
-    #[inline]
-    pub(crate) fn fits_the_log(&self, len: usize) -> bool {
-        len <= self.inline_max
-    }
-
     /// Whether a request stores a value that will have pages of its own.
     #[inline]
     pub fn stores_in_pages(&self, request: &Request<'_>) -> bool {
-        request.block().is_some_and(|data| !self.fits_the_log(data.len()))
+        request.block().is_some_and(|data| data.len() > self.inline_max)
     }
 
     /// Data as a write has them: too long for the log, they are copied into pages of their own; evicts the
     /// coldest items to get these, while none is locked. None: there is no memory.
     pub(crate) fn data<'d>(&self, bytes: &'d [u8], lock: &mut ShardLock<'_>) -> Option<WriteData<'d>> {
-        if self.fits_the_log(bytes.len()) {
+        if bytes.len() <= self.inline_max {
             return Some(WriteData::Inline(bytes));
         }
         lock.release();

@@ -16,11 +16,10 @@ use cattlegrid_protocol::Request;
 
 use crate::engine::Engine;
 use crate::engine::hold::{GetWait, KEYS_HELD_MAX};
-use crate::engine::pending::{LeasedKey, Pending};
-use crate::parked::ParkedRequest;
+use crate::parked::{LeasedKey, ParkedRequest, Pending};
 use crate::reply::get::{AskedKey, GetEnd, GetForm};
 use crate::reply::meta::is_explicit;
-use crate::shard::flow::Execution;
+use crate::shard::Execution;
 use crate::shards::ShardLock;
 use crate::step::Context;
 

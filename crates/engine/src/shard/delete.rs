@@ -8,9 +8,8 @@ use crate::event::EventKind;
 use crate::query::Advice;
 use crate::reply::meta::{Refusals, count_meta, status_line};
 use crate::rules::Change;
-use crate::shard::Shard;
-use crate::shard::flow::Flow;
 use crate::shard::standing::is_stub;
+use crate::shard::{Flow, Shard};
 use crate::step::{Context, Interest};
 
 impl Shard {

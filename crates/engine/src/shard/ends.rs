@@ -67,9 +67,10 @@ impl Shard {
     }
 
     /// Answers earlier commands of the same connection that wait for a key that it writes now (history 1).
-    /// The holder's write is its fill, and wakes them (history 2). Returns whether there were any.
+    /// The holder's write is its fill, and wakes them (history 2). Returns whether they were answered.
+    #[cold]
     pub(crate) fn answer_own_waits(&mut self, hash: u64, by: Filler, cx: &mut Context<'_>) -> bool {
-        if cx.session.waits().is_empty() || self.herd.as_ref().is_some_and(|herd| herd.holds(hash, by)) {
+        if self.herd.as_ref().is_some_and(|herd| herd.holds(hash, by)) {
             return false;
         }
         self.answer_all_own_waits(hash, cx);

@@ -9,11 +9,10 @@
 use cattlegrid_store::{Found, Lookup};
 
 use crate::event::{EventKind, Looker};
-use crate::query::Decision;
+use crate::query::{Decision, KeyAnswer};
 use crate::reply::get::{AskedKey, GetForm};
 use crate::rules::{Change, Match};
 use crate::shard::Shard;
-use crate::shard::flow::KeyAnswer;
 use crate::shard::standing::Standing;
 use crate::shared::Names;
 use crate::step::{Context, Interest, Step};
@@ -120,12 +119,14 @@ impl Shard {
                 return self.write_hit(asked, hash, found, cx);
             }
             self.note_unmatched(key);
-            self.observe_miss(key, hash, lookup, cx);
+            if self.observer.is_some() {
+                self.observe_miss(key, hash, lookup, cx);
+            }
             return miss(asked, lookup, cx);
         };
         let decision = self.decide(&asked.query(hash), &ruled, lookup, cx);
         count_ruled(&ruled, decision.is_hit());
-        if decision.is_miss() {
+        if decision.is_miss() && self.observer.is_some() {
             self.observe_miss(key, hash, lookup, cx);
         }
         match decision {

@@ -12,14 +12,13 @@ use cattlegrid_protocol::Meta;
 use cattlegrid_store::Lookup;
 
 use crate::parked::{ParkedForm, ParkedRequest, ReplyPart, TRIAL_MS, count};
-use crate::query::{HoldLimits, Query};
+use crate::query::{HoldLimits, KeyAnswer, Query};
 use crate::reply::get::{AskedKey, GetEnd, GetForm};
 use crate::rules::{ActiveRules, Match};
-use crate::shard::Shard;
-use crate::shard::flow::{Flow, HoldStart, KeyAnswer};
 use crate::shard::get::answer_miss;
 use crate::shard::mg::{meta_busy, meta_miss, meta_query};
 use crate::shard::standing::Standing;
+use crate::shard::{Flow, HoldStart, Shard};
 use crate::step::Context;
 
 impl Shard {

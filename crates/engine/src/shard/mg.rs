@@ -10,12 +10,11 @@ use cattlegrid_protocol::{Meta, MetaFlags, MetaKey, reply};
 use cattlegrid_store::{Attributes, Found, Item, Lookup, Marks, NEVER, NewValue, ReadCheck};
 
 use crate::event::{EventKind, Looker};
-use crate::query::{Advice, Decision, Query};
+use crate::query::{Advice, Decision, KeyAnswer, Query};
 use crate::reply::meta::{Refusals, ReturnFlags, hit, is_explicit, lease_reply, return_flags, status_line};
 use crate::rules::{Change, Match};
-use crate::shard::Shard;
-use crate::shard::flow::{Flow, KeyAnswer};
 use crate::shard::get::{count_miss, count_ruled};
+use crate::shard::{Flow, Shard};
 use crate::shared::Names;
 use crate::step::{Context, Interest};
 use crate::time::Now;

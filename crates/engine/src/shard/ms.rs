@@ -6,11 +6,10 @@ use cattlegrid_store::{Attributes, Found, Marks, NEVER, NewValue};
 use crate::event::EventKind;
 use crate::reply::meta::{Refusals, ReturnFlags, count_meta, hit, return_flags, status_line};
 use crate::rules::Change;
-use crate::shard::Shard;
-use crate::shard::flow::Flow;
 use crate::shard::mg::{ItemFlags, ShownItem};
 use crate::shard::put::{AddOutcome, TagsRefused, Write, WriteData, WriteMode, WriteOutcome};
 use crate::shard::store::count_arith_miss;
+use crate::shard::{Flow, Shard};
 use crate::step::{Context, Interest};
 
 impl Shard {

@@ -1,8 +1,9 @@
 //! Rules that observe: what a shard tells its [`Observer`](cattlegrid_herd::Observer). Nothing here changes
 //! what a client is answered, what is stored, or the clock.
 //!
-//! A key that a rule observes is served as its other rule says, or as a key without one. Each method begins
-//! with whether any rule observes, and looks for the key's rule then only.
+//! A key that a rule observes is served as its other rule says, or as a key without one. Whether any rule
+//! observes, the commands ask themselves ([`Shard::observer`]), or the method begins with it; only then is
+//! the key's rule looked for.
 
 use std::sync::Arc;
 
@@ -28,11 +29,9 @@ pub(crate) struct ObservedWrite {
 
 impl Shard {
     /// A get was answered as a miss.
-    #[inline]
+    #[cold]
     pub(crate) fn observe_miss(&mut self, key: &[u8], hash: u64, lookup: Lookup, cx: &mut Context<'_>) {
-        if self.observer.is_some() {
-            self.note_observed_miss(key, hash, lookup, false, cx);
-        }
+        self.note_observed_miss(key, hash, lookup, false, cx);
     }
 
     /// Notes a miss of an `mg`, whose client may only want to know whether there is a value.
@@ -108,13 +107,8 @@ impl Shard {
     }
 
     /// A value is about to be stored. None: no rule observes its key.
-    #[inline]
-    pub(crate) fn observe_write(&mut self, write: &Write<'_>, cx: &Context<'_>) -> Option<ObservedWrite> {
-        if self.observer.is_some() { self.judge_observed(write, cx) } else { None }
-    }
-
     #[cold]
-    fn judge_observed(&mut self, write: &Write<'_>, cx: &Context<'_>) -> Option<ObservedWrite> {
+    pub(crate) fn observe_write(&mut self, write: &Write<'_>, cx: &Context<'_>) -> Option<ObservedWrite> {
         let active = Option::clone(&self.shared.rules());
         let Match { rule, state, captures } = active.as_ref()?.find_observing(write.key)?;
         state.note_match();

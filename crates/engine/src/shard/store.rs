@@ -7,14 +7,13 @@
 use cattlegrid_protocol::{Arith, Store as StoreRequest, StoreVerb, reply};
 use cattlegrid_store::{Attributes, Lookup, Marks, NewValue, TAGS_MAX, Value};
 
-use crate::event::EventKind;
+use crate::event::{EventKind, Looker};
 use crate::reply::meta::Refusals;
 use crate::rules::Change;
-use crate::shard::Shard;
-use crate::shard::flow::Flow;
 use crate::shard::put::{
     AddOutcome, TagsRefused, WHOLE, Write, WriteData, WriteMode, WriteOutcome, note_refused,
 };
+use crate::shard::{Flow, Shard};
 use crate::step::{Context, Interest};
 
 impl Shard {
@@ -56,7 +55,7 @@ impl Shard {
 
     /// Writes an item as its mode says. Counts and notes the write; the reply is the caller's.
     pub(crate) fn write(&mut self, write: &Write<'_>, cx: &mut Context<'_>) -> WriteOutcome {
-        let observed = self.observe_write(write, cx);
+        let observed = if self.observer.is_some() { self.observe_write(write, cx) } else { None };
         let outcome = match self.rule_of(write.key) {
             Some(ruled) => self.write_tagged(write, &ruled, cx),
             // A negative answer counts as absent for every command, but a new item replaces it.
@@ -104,6 +103,39 @@ impl Shard {
             classic: !write.takes_token,
         });
         outcome
+    }
+
+    /// Executes a `set` that no client has sent, and whose result is not told to any. Returns why the value's
+    /// tags are refused, if they are.
+    ///
+    /// # Errors
+    /// The bytes for which there was no room: nothing has changed then. At its `last` try the write is
+    /// refused instead.
+    pub(crate) fn set(
+        &mut self,
+        write: &Write<'_>,
+        last: bool,
+        cx: &mut Context<'_>,
+    ) -> Result<Option<TagsRefused>, usize> {
+        self.advance(&cx.step);
+        if self.is_named(write.key) {
+            // Types were switched on in between.
+            return Ok(None);
+        }
+        let noted = cx.step.effects.events.len();
+        self.note_lookup(write.key, write.hash, Looker::Store, cx);
+        match self.write(write, cx) {
+            WriteOutcome::NoRoom(bytes) if last => {
+                self.refuse_write(write, cx);
+                Err(bytes)
+            }
+            WriteOutcome::NoRoom(bytes) => {
+                cx.step.effects.events.truncate(noted);
+                Err(bytes)
+            }
+            WriteOutcome::Refused(refused) => Ok(Some(refused)),
+            _ => Ok(None),
+        }
     }
 
     /// A write for which there is no room: an error.
