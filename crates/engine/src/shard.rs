@@ -25,11 +25,10 @@ pub(crate) mod object;
 
 // Commands.
 pub(crate) mod get;
-mod mg;
+pub(crate) mod mg;
 mod store;
 
 mod delete;
-mod hold;
 mod ms;
 
 use std::collections::HashMap;
