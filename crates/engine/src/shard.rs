@@ -18,15 +18,15 @@ mod fill;
 
 mod observed;
 
-mod write_ruled;
-
 // Objects.
 pub(crate) mod object;
 
 // Commands.
+mod store;
+
+mod arith;
 pub(crate) mod get;
 pub(crate) mod mg;
-mod store;
 
 mod delete;
 mod ms;

@@ -52,7 +52,7 @@ struct SlowEvent {
 #[derive(Debug)]
 pub struct SlowLog {
     /// Shortest computation and load, in microseconds.
-    most_us: AtomicU64,
+    pub(crate) most_us: AtomicU64,
     /// Shortest call.
     call_us: AtomicU64,
     /// How many there were.
@@ -82,7 +82,7 @@ impl SlowLog {
 
     /// Whether this many microseconds are long.
     #[inline]
-    pub(crate) fn is_slow(&self, kind: SlowKind, us: u64) -> bool {
+    fn is_slow(&self, kind: SlowKind, us: u64) -> bool {
         let limit = if kind == SlowKind::Call { &self.call_us } else { &self.most_us };
         us >= limit.load(Ordering::Relaxed)
     }

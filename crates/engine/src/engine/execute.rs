@@ -148,8 +148,7 @@ impl Engine {
     }
 
     /// Whether a request other than a classic `get` is about a tag or a control key. An `mg` of a control key
-    /// behind a prefix is recognised when it has found no item: see
-    /// [`Flow::Object`].
+    /// behind a prefix is recognised when it has found no item: see [`Flow::Object`].
     #[inline]
     pub(crate) fn is_about_tags(&self, request: &Request<'_>) -> bool {
         let key: &[u8] = match request {

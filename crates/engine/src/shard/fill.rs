@@ -1,7 +1,7 @@
 //! Fills: values that were computed for a miss of a key under a rule.
 //!
 //! A fill counts as of its miss: as of the number that the clock showed there. Where the miss is known
-//! ([`FillKind`], decided in `write_ruled`), it is stored only if no hard event (a write, a delete, a hard
+//! ([`FillKind`], decided in `store`), it is stored only if no hard event (a write, a delete, a hard
 //! bump, a flush) of its key has a larger number; a larger soft event makes it stale on arrival. Where it is
 //! not known, the key's account decides ([`Judgement`]). A fill comes on a connection, or without one and
 //! shows the lease's token.
@@ -153,7 +153,7 @@ impl Shard {
             }
         };
         let us = ms.unwrap_or(0) * 1000;
-        if self.shared.slow().is_slow(SlowKind::Computation, us) && !ruled.state.policy().loader {
+        if us >= self.shared.slow().most_us.load(Ordering::Relaxed) && !ruled.state.policy().loader {
             self.keep_slow(write.key, us, now);
         }
     }

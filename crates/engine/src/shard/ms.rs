@@ -6,9 +6,9 @@ use cattlegrid_store::{Attributes, Found, Marks, NEVER, NewValue};
 use crate::event::EventKind;
 use crate::reply::meta::{Refusals, ReturnFlags, count_meta, hit, return_flags, status_line};
 use crate::rules::Change;
+use crate::shard::arith::{AddOutcome, count_arith_miss};
 use crate::shard::mg::{ItemFlags, ShownItem};
-use crate::shard::put::{AddOutcome, TagsRefused, Write, WriteData, WriteMode, WriteOutcome};
-use crate::shard::store::count_arith_miss;
+use crate::shard::put::{TagsRefused, Write, WriteData, WriteMode, WriteOutcome};
 use crate::shard::{Flow, Shard};
 use crate::step::{Context, Interest};
 

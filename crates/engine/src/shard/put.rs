@@ -124,16 +124,6 @@ pub(crate) enum TagsRefused {
     Unannounced,
 }
 
-/// The result of an addition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AddOutcome {
-    Is(u64, Found),
-    NotNumeric,
-    NotFound,
-    Exists,
-    NoRoom,
-}
-
 impl Shard {
     /// Stores an item's value again with other attributes. False: no room.
     pub(crate) fn rewrite(
