@@ -1,5 +1,5 @@
-//! A lease: the right to compute one key; its holder, its way to the holder's session, the queue of those who
-//! wait for it, the table of a shard's leases, and how many there may be.
+//! A lease: the right to compute one key; its holder, its way to the holder's session, the queue of its
+//! waiters, the table of a shard's leases, and how many there may be.
 //!
 //! A lease lives in its shard's table ([`Leases`]) from the miss that began it until it is filled, ends
 //! unfilled without waiters, is displaced, or loses its rule. While it is queued for a slot of its rule it
