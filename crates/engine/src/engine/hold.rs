@@ -67,7 +67,6 @@ use cattlegrid_store::Lookup;
 use crate::delivered::Verdict;
 use crate::engine::Engine;
 use crate::engine::pending::{GetPiece, LeasedKey, Pending, PieceResult, Progress};
-use crate::output::Output;
 use crate::parked::{ParkedForm, ParkedRequest, ReplyPart, TRIAL_MS, count, done_part};
 use crate::reply::get::GetEnd;
 use crate::shard::Shard;
@@ -75,6 +74,7 @@ use crate::shard::flow::HoldStart;
 use crate::shard::get::answer_miss;
 use crate::shards::ShardLock;
 use crate::step::Context;
+use crate::step::Output;
 
 /// How a get waits.
 #[derive(Debug, Clone, Copy)]
