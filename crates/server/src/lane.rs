@@ -224,6 +224,7 @@ impl<'a> Lane<'a> {
         let unsent: usize =
             self.connections.iter().flatten().map(|connection| connection.verify(self.shared)).sum();
         assert_eq!(self.shared.unsent.bytes(), unsent, "the only lane's");
+        assert_eq!(self.shared.is_input_scarce(), self.shared.uploads.is_scarce(), "it is noted");
     }
 
     /// Whether a connection that the poller reports waits for its turn already. Then it is not reported again

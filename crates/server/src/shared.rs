@@ -177,10 +177,11 @@ impl Shared {
         self.rare.has(RareStates::INPUT_SCARCE)
     }
 
-    /// Notes whether it is, after [`Shared::uploads`] has changed. Of threads that change it at once the last one
-    /// notes it: changes of its bytes, and of the state, have one order (`SeqCst`).
+    /// Notes whether it is, after [`Shared::uploads`] has changed. Changes of its bytes and of the state have
+    /// one order, so that of threads that change it at once the last one notes it.
     pub(crate) fn note_uploads(&self) {
-        if self.uploads.is_scarce() != self.is_input_scarce() {
+        let noted = self.rare.0.load(SeqCst) & RareStates::INPUT_SCARCE != 0;
+        if self.uploads.is_scarce() != noted {
             self.rare.update(RareStates::INPUT_SCARCE, || self.uploads.is_scarce());
         }
     }
