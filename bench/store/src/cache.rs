@@ -76,7 +76,7 @@ impl Cache {
         };
         self.shards[number].advance(self.now, self.now_ms, self.floor);
         if self.shards[number].put(hash, key, &attributes, new()).is_ok() {
-            if self.memory.wants_room() {
+            if self.memory.wanted_bytes() > 0 {
                 let bytes = self.memory.take_wanted();
                 if let Some(coldest) = self.memory.coldest_store(|_| true) {
                     self.shards[coldest].advance(self.now, self.now_ms, self.floor);

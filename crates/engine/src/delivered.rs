@@ -8,8 +8,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cattlegrid_store::{HugeValue, Value};
 
-use crate::output::Output;
-
 /// The slot of the wake of a call, and of a bump.
 pub(crate) const CALL_SLOT: u16 = u16::MAX;
 
@@ -117,14 +115,6 @@ impl DeliveredValue {
             Self::Inline(bytes) => bytes.len(),
             Self::Huge(huge) => huge.len(),
             Self::Line(_) => 0,
-        }
-    }
-
-    pub(crate) fn write(&self, out: &mut Output) {
-        match self {
-            Self::Inline(bytes) => out.bytes.extend_from_slice(bytes),
-            Self::Huge(huge) => out.huge.push((out.bytes.len(), Arc::clone(huge))),
-            Self::Line(_) => {}
         }
     }
 }

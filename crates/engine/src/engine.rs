@@ -304,7 +304,7 @@ impl Engine {
         if !step.effects.is_finished() {
             self.finish_admitted(lock, step);
         }
-        if self.memory.wants_room() {
+        if self.memory.wanted_bytes() > 0 {
             self.make_wanted_room(lock);
         }
         if step.interest.wants(Interest::EVICTIONS) && self.memory.take_evicted() {

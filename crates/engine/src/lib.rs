@@ -10,7 +10,6 @@
 // Data.
 mod counters;
 mod event;
-mod output;
 mod sync;
 mod time;
 mod walk;
@@ -19,7 +18,6 @@ mod ages;
 mod announced;
 mod delivered;
 mod following;
-mod ruled_hits;
 mod running;
 mod slow;
 
@@ -67,7 +65,6 @@ pub use engine::{Engine, EngineConfig};
 pub use event::{Event, EventKind, Looker};
 pub use following::{FollowedLog, LogState, MAX_LAG_MS_MAX, MAX_LAG_MS_MIN};
 pub use load::{Load, LoadEnd, LoadFailure, LoadOrder, LoadOutcome};
-pub use output::Output;
 pub use parked::{GetPiece, ParkedRequest, PieceResult, Progress};
 pub use query::HoldLimits;
 pub use reply::get::GetEnd;
@@ -84,6 +81,6 @@ pub use shard::{Flow, Shard};
 pub use shards::{PREFETCH_MAX, ShardLock};
 pub use shared::EngineShared;
 pub use slow::{SLOW_KEPT, SlowKind, SlowLog};
-pub use step::{Context, Effects, Interest, Step, TURN_CALLS_NS, Ticket};
+pub use step::{Context, Effects, Interest, Output, Step, TURN_CALLS_NS, Ticket};
 pub use time::Now;
 pub use walk::Cursor;

@@ -19,12 +19,12 @@ use cattlegrid_store::HugeValue;
 
 use crate::counters::Counters;
 use crate::delivered::{CALL_SLOT, DeliveredValue, Verdict};
-use crate::output::Output;
 use crate::query::{HoldLimits, KeyAnswer};
 use crate::reply::call::OwnedCallForm;
 use crate::reply::get::{AskedKey, GetEnd, OwnedAskedKey};
 use crate::reply::meta::Refusals;
 use crate::step::Context;
+use crate::step::Output;
 
 /// How long a get of a connection that computes its key is held on trial, to see whether something else is
 /// sent on the connection, in milliseconds.

@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use cattlegrid_store::HugeValue;
 
-use crate::output::Output;
 use crate::parked::ParkedRequest;
+use crate::step::Output;
 
 /// Takes the replies out of a lane's buffer, which is large and stays with the lane unless they fill half of
 /// it.

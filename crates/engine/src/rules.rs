@@ -1,8 +1,8 @@
 //! Rules: which keys are protected, on what terms, and which tags they carry.
 //!
-//! Rules are compiled once and are asked at misses and writes, never on a hit: a hit needs only the item. The
-//! first rule whose pattern matches a key is the key's rule. Cascades are asked at changes, and all that
-//! match apply.
+//! Rules are compiled once and are asked at misses and writes. A hit needs only the item; some hits look for
+//! their rule to be counted by it ([`RuledHits`]). The first rule whose pattern matches a key is the key's
+//! rule. Cascades are asked at changes, and all that match apply.
 //!
 //! # Invariants
 //! * A key that clients use as a lock has a rule only if the rule's pattern spells the lock out: it begins
@@ -11,8 +11,9 @@
 
 mod pattern;
 
-mod cover;
 mod index;
+
+mod cover;
 
 mod example;
 pub(crate) mod unmatched;
@@ -258,10 +259,16 @@ impl Rules {
         &self.list
     }
 
+    /// Which prefix a key has, and what follows it. Most servers have no prefixes.
+    #[inline]
+    fn split<'k>(&self, key: &'k [u8]) -> (PrefixId, &'k [u8]) {
+        if self.prefixes.is_empty() { (PrefixId::NONE, key) } else { self.prefixes.split(key) }
+    }
+
     /// The rule of a key, and what its pattern captures; None: the key has no rule.
     #[inline]
     pub fn find<'k>(&self, key: &'k [u8]) -> Option<(&Arc<Rule>, Captures<'k>)> {
-        let (prefix, name) = self.prefixes.split(key);
+        let (prefix, name) = self.split(key);
         self.find_behind(prefix, name)
     }
 
@@ -279,7 +286,7 @@ impl Rules {
     /// The rule that observes a key: the first one that matches, if it observes. A key may have a rule as
     /// well, behind it.
     pub fn find_observing<'k>(&self, key: &'k [u8]) -> Option<(&Arc<Rule>, Captures<'k>)> {
-        let (prefix, name) = self.prefixes.split(key);
+        let (prefix, name) = self.split(key);
         let found = self.find_in(self.with_observing.as_ref()?, prefix, name);
         found.filter(|(rule, _)| rule.policy.observe)
     }
@@ -320,7 +327,7 @@ impl Rules {
         key: &'k [u8],
         change: Change,
     ) -> impl Iterator<Item = (&Cascade, Captures<'k>)> {
-        let (prefix, name) = self.prefixes.split(key);
+        let (prefix, name) = self.split(key);
         let candidates: &[_] =
             if self.changes.has(change) { self.cascade_index.candidates(name) } else { &[] };
         let traits = KeyTraits::of(name);
@@ -436,6 +443,39 @@ impl ActiveRules {
     }
 }
 
+/// Hits of a shard in a second that are counted one by one.
+const EXACT: u32 = 1024;
+
+/// Of the other hits one in this many is counted, as this many.
+const SAMPLE: u32 = 64;
+
+/// The hits of a shard in a second, and which of them are counted by rule.
+///
+/// A miss finds its rule anyway, a hit does not: its rule is looked up for the count alone. So that this
+/// never costs much, only the first [`EXACT`] hits of a shard in a second are counted one by one; of the
+/// others each 64th stands for 64.
+#[derive(Debug, Default)]
+pub(crate) struct RuledHits {
+    second: u32,
+    count: u32,
+}
+
+impl RuledHits {
+    /// For how many hits the next one stands; 0: it is not counted.
+    #[inline]
+    pub(crate) fn weight(&mut self, second: u32) -> u32 {
+        if self.second != second {
+            *self = Self { second, count: 0 };
+        }
+        self.count = self.count.wrapping_add(1);
+        match self.count {
+            ..=EXACT => 1,
+            count if count.is_multiple_of(SAMPLE) => SAMPLE,
+            _ => 0,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -526,5 +566,14 @@ mod tests {
         }
         assert_eq!(rules.flush_cascades().len(), 1);
         assert_eq!(rules.flush_cascades()[0].bump[0].constant(), Some(&b"all"[..]));
+    }
+
+    #[test]
+    fn few_hits_count_one_by_one_and_many_in_samples() {
+        let mut hits = RuledHits::default();
+        let mut sum = |second, count| (0..count).map(|_| hits.weight(second)).sum::<u32>();
+        assert_eq!(sum(7, EXACT), EXACT);
+        assert_eq!(sum(7, SAMPLE * 1000), SAMPLE * 1000);
+        assert_eq!(sum(8, 3), 3, "anew in each second");
     }
 }

@@ -37,17 +37,17 @@ use std::sync::atomic::Ordering;
 
 use cattlegrid_herd::{Herd, Observer};
 use cattlegrid_protocol::reply::error;
-use cattlegrid_store::{Lookup, Marks, Memory, Store};
 
 use crate::announced::Announced;
 use crate::event::{Event, EventKind};
 use crate::parked::ParkedRequest;
 use crate::query::{HoldLimits, KeyAnswer};
 use crate::reply::meta::Refusals;
-use crate::ruled_hits::RuledHits;
+use crate::rules::RuledHits;
 use crate::running::CallQueue;
 use crate::shared::{EngineShared, Names};
 use crate::step::{Context, Interest, Step, Ticket};
+use cattlegrid_store::{Found, Lookup, Marks, Memory, ReadCheck, Store};
 
 /// Bytes of a buffer that is kept between calls of objects.
 const VALUE_KEPT: usize = 64 << 10;
@@ -75,6 +75,8 @@ pub struct Shard {
     pub(crate) rolling: bool,
     /// When names of objects' calls are recognised: one of [`Names`].
     pub(crate) names: u8,
+    /// What [`Shard::names_now`] was when `names` was set.
+    seen_names: u64,
     /// Misses of keys without a rule, for the choice of samples.
     pub(crate) unmatched: u32,
     /// Hits in this second whose rules are counted.
@@ -144,6 +146,7 @@ impl Shard {
             busy: HashMap::new(),
             rolling: false,
             names: Names::OFF,
+            seen_names: Names::of(Names::OFF, 0),
             unmatched: 0,
             ruled_hits: RuledHits::default(),
             last_try: false,
@@ -174,16 +177,27 @@ impl Shard {
     #[inline]
     pub(crate) fn advance(&mut self, step: &Step<'_>) {
         let now = step.now;
-        self.store.advance(now.second, now.ms, self.shared.floor(now.second));
-        let names = Names::state(self.names_now());
-        if names != self.names {
-            self.names = names;
+        let floors = self.shared.tags().floors();
+        // Acquire: a thread that sees that no flush is pending any more sees its floor, too.
+        let is_pending = self.shared.flush_pending.load(Ordering::Acquire);
+        let hard = if is_pending { self.shared.floor(now.second) } else { floors.hard() };
+        self.store.advance(now.second, now.ms, hard);
+        let names = self.names_now();
+        if names != self.seen_names {
+            (self.seen_names, self.names) = (names, Names::state(names));
         }
-        let rolling = names == Names::FIRST || self.shared.is_rolling();
+        let rolling = self.names == Names::FIRST || floors.highest() > floors.hard();
         if rolling != self.rolling {
             self.rolling = rolling;
         }
         self.store.record_evictions(step.interest.wants(Interest::EVICTIONS));
+    }
+
+    /// What must be checked before an item's value is sent to a reader. While floors move, of every item the
+    /// rule.
+    #[inline]
+    pub(crate) fn read_check(&self, found: Found) -> ReadCheck {
+        if self.rolling { ReadCheck::Rule } else { self.store.read_check(found) }
     }
 
     /// When names of objects' calls are recognised, and how many times the types have changed, as of now.

@@ -32,7 +32,7 @@ pub struct EngineShared {
     tags: Tags,
     tag_hasher: TagHasher,
     /// A flush is pending: each command looks whether it is due.
-    flush_pending: AtomicBool,
+    pub(crate) flush_pending: AtomicBool,
     /// Prefix of control keys; none without a rule file.
     pub(crate) control: OnceLock<Box<[u8]>>,
     /// The prefixes that clients put before every key; none without a rule file.

@@ -1,9 +1,10 @@
 //! Commands that are not about a key, and unknown commands.
 
-use crate::command::{Admin, Parsed, Request, Words};
+use crate::command::{Admin, Parsed, Request};
 use crate::line::{Limits, Line, close};
+use crate::number;
 use crate::reply::error;
-use crate::{number, words};
+use crate::words::{self, Words};
 
 /// Parses such a command. `name` is the text before the first blank, `rest` the text after it, `text` both.
 /// Here a name may follow leading blanks, as in memcached, which looks these commands up separately.

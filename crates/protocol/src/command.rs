@@ -5,6 +5,7 @@
 
 use crate::packet::{Packet, PacketStatus};
 use crate::reply::error;
+use crate::words::{FlagTokens, Keys, Words};
 
 /// Longest key in bytes.
 pub const KEY_MAX: usize = 250;
@@ -65,16 +66,6 @@ pub struct Get<'a> {
     /// `gat gats`: the new exptime.
     pub touch: Option<i64>,
 }
-
-/// The keys of a `get`, split lazily: iterates over `Result<&[u8], KeyTooLong>`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Keys<'a> {
-    pub(crate) rest: &'a [u8],
-}
-
-/// A key of more than [`KEY_MAX`] bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KeyTooLong;
 
 /// `get getk gat gatk` of the binary protocol, quiet or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -318,12 +309,6 @@ impl std::fmt::Debug for DecodedKey {
     }
 }
 
-/// The flag tokens of a meta command as sent: iterates over non-empty `&[u8]`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct FlagTokens<'a> {
-    pub(crate) rest: &'a [u8],
-}
-
 /// Which flag letters a meta command has, and their numbers (already checked).
 ///
 /// A number is meaningful only where [`MetaFlags::has`] says that its letter was sent.
@@ -428,12 +413,6 @@ pub enum Admin<'a> {
     RefreshCerts,
     /// `debugtime <seconds>`, known only when the server was started with it.
     Debugtime(Words<'a>),
-}
-
-/// The words after a command's name: iterates over non-empty `&[u8]`, split at blanks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Words<'a> {
-    pub(crate) rest: &'a [u8],
 }
 
 /// The result of parsing.

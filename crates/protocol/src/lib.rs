@@ -24,7 +24,6 @@ mod parse;
 pub mod reply;
 pub mod request;
 mod response;
-mod text;
 mod words;
 
 pub use command::*;
@@ -38,3 +37,4 @@ pub use response::{
     BrokenResponse, ErrorKind, MetaStatus, ParsedResponse, RESPONSE_DATA_MAX, RESPONSE_LINE_MAX, Response,
     Status, parse_response,
 };
+pub use words::{FlagTokens, KeyTooLong, Keys, Words};

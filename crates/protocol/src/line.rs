@@ -1,6 +1,6 @@
 //! One line as the grammars get it: its limits, and the ways to end it other than with a request.
 //!
-//! `parse.rs` finds the line and chooses the grammar; `text`, `meta` and `admin` refuse the line or complete
+//! `parse.rs` finds the line and chooses the grammar; the grammars refuse the line or complete
 //! it with its data block through [`Line`].
 //!
 //! # Invariants

@@ -14,11 +14,12 @@
 //! `ma` answers 2 to 4 with one sentence.
 
 use crate::command::{
-    FlagTokens, KEY_MAX, Meta, MetaFlags, MetaKey, Parsed, Refusal, RefusalCause, Request, StoreRefusal,
+    KEY_MAX, Meta, MetaFlags, MetaKey, Parsed, Refusal, RefusalCause, Request, StoreRefusal,
 };
 use crate::line::{Limits, Line};
+use crate::number;
 use crate::reply::error;
-use crate::{number, words};
+use crate::words::{self, FlagTokens};
 
 /// `mg`.
 #[inline]

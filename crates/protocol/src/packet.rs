@@ -19,9 +19,10 @@
 
 use crate::command::{
     Admin, Block, KEY_MAX, Meta, MetaFlags, MetaKey, PacketCommand, PacketGet, Parsed, Refusal, RefusalCause,
-    Request, StoreRefusal, Touch, Words,
+    Request, StoreRefusal, Touch,
 };
 use crate::line::Limits;
+use crate::words::{FlagTokens, Words};
 
 /// First byte of a request of the binary protocol.
 pub const BINARY_MAGIC: u8 = 0x80;
@@ -376,7 +377,7 @@ fn flags_of(header: &Header, letters: &[u8]) -> MetaFlags {
 }
 
 fn meta(packet: Packet, key: &[u8], set: MetaFlags) -> Meta<'_> {
-    Meta { key: MetaKey::plain(key), flags: crate::command::FlagTokens::default(), set, packet: Some(packet) }
+    Meta { key: MetaKey::plain(key), flags: FlagTokens::default(), set, packet: Some(packet) }
 }
 
 fn store<'a>(

@@ -6,7 +6,29 @@
 //! Each function looks at each byte of the line at most once, so that a line of a million blanks takes time
 //! in proportion.
 
-use crate::command::{FlagTokens, KEY_MAX, KeyTooLong, Keys, Words};
+use crate::command::KEY_MAX;
+
+/// The keys of a `get`, split lazily: iterates over `Result<&[u8], KeyTooLong>`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Keys<'a> {
+    pub(crate) rest: &'a [u8],
+}
+
+/// A key of more than [`KEY_MAX`] bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyTooLong;
+
+/// The flag tokens of a meta command as sent: iterates over non-empty `&[u8]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FlagTokens<'a> {
+    pub(crate) rest: &'a [u8],
+}
+
+/// The words after a command's name: iterates over non-empty `&[u8]`, split at blanks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Words<'a> {
+    pub(crate) rest: &'a [u8],
+}
 
 /// `line` without the blanks at its front.
 #[inline]

@@ -466,6 +466,7 @@ impl Connection {
     }
 
     /// The socket, if the bytes of `out` can be sent to it as they are, and nothing else waits.
+    #[inline]
     pub(crate) fn plain_socket(&self, out: &Output) -> Option<BorrowedFd<'_>> {
         let is_plain =
             self.tls.is_none() && self.outbox.is_empty() && out.huge.is_empty() && !out.bytes.is_empty();
@@ -485,10 +486,16 @@ impl Connection {
         if shared.is_watched() && crate::log::enabled(crate::log::Level::Debug) {
             crate::wire_log::replies(self.info.fd.as_raw_fd(), out);
         }
+        self.keep_rest(taken, out);
+        self.note_sent(Some(taken), out, now_ms, counters);
+    }
+
+    /// Of replies the socket has taken `taken` bytes: the rest waits.
+    #[inline]
+    fn keep_rest(&mut self, taken: usize, out: &mut Output) {
         if taken < out.bytes.len() {
             self.outbox.push_all(std::mem::take(&mut out.bytes), taken);
         }
-        self.note_sent(Some(taken), out, now_ms, counters);
     }
 
     /// `sent`: bytes that were sent; None if that failed.
@@ -513,6 +520,11 @@ impl Connection {
     }
 
     fn try_send(&mut self, out: &mut Output, caps: &Caps) -> io::Result<usize> {
+        if let Some(socket) = self.plain_socket(out) {
+            let taken = send_now(socket, &out.bytes)?;
+            self.keep_rest(taken, out);
+            return Ok(taken);
+        }
         if let Some(tls) = &mut self.tls {
             return tls.send(self.info.fd.as_fd(), &mut self.outbox, out, caps.encrypted_bytes);
         }

@@ -34,9 +34,8 @@ use crate::loading;
 use crate::log;
 use crate::poller::{Poller, Wish};
 use crate::ring::Ring;
-use crate::samplers::{Family, Samplers};
 use crate::shared::Shared;
-use crate::turns::{BATCH, Turn, Turns, output_bytes};
+use crate::turns::{BATCH, Family, Samplers, Turn, Turns, output_bytes};
 use crate::watch::{Record, RecordContent, Topics};
 use by_ring::{make_ring, send_by_ring};
 use leave::Draining;
@@ -225,6 +224,7 @@ impl<'a> Lane<'a> {
         let unsent: usize =
             self.connections.iter().flatten().map(|connection| connection.verify(self.shared)).sum();
         assert_eq!(self.shared.unsent.bytes(), unsent, "the only lane's");
+        assert_eq!(self.shared.is_input_scarce(), self.shared.uploads.is_scarce(), "it is noted");
     }
 
     /// Whether a connection that the poller reports waits for its turn already. Then it is not reported again
@@ -267,7 +267,7 @@ impl<'a> Lane<'a> {
     fn serve(&mut self, tokens: &[u64]) -> usize {
         // Many that have work left must not keep much unread.
         let caps = &self.shared.caps;
-        let most = if self.shared.uploads.is_scarce() {
+        let most = if self.shared.is_input_scarce() {
             caps.scarce_receive_bytes
         } else if self.turns.is_crowded() {
             caps.receive_room_bytes

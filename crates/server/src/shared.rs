@@ -44,6 +44,8 @@ impl RareStates {
     const WATCHED: u32 = 1;
     /// The system may refuse memory, or does.
     const MEMORY_LIMITED: u32 = 2;
+    /// Input that connections keep has most of its memory.
+    const INPUT_SCARCE: u32 = 4;
 
     #[inline]
     fn has(&self, state: u32) -> bool {
@@ -167,6 +169,21 @@ impl Shared {
     pub(crate) fn note_watched(&self) {
         let is_so = || self.watchers.wanted() != Topics::default() || self.detail.is_on();
         self.rare.update(RareStates::WATCHED, is_so);
+    }
+
+    /// Whether lanes must receive less at a time.
+    #[inline]
+    pub(crate) fn is_input_scarce(&self) -> bool {
+        self.rare.has(RareStates::INPUT_SCARCE)
+    }
+
+    /// Notes whether it is, after [`Shared::uploads`] has changed. Changes of its bytes and of the state have
+    /// one order, so that of threads that change it at once the last one notes it.
+    pub(crate) fn note_uploads(&self) {
+        let noted = self.rare.0.load(SeqCst) & RareStates::INPUT_SCARCE != 0;
+        if self.uploads.is_scarce() != noted {
+            self.rare.update(RareStates::INPUT_SCARCE, || self.uploads.is_scarce());
+        }
     }
 
     /// Looks at the limits of the system's memory, once a second.

@@ -1,11 +1,18 @@
-//! Turns of connections: what a connection's turn works with, its share of output and keys ([`Turn`]), and
-//! whose turn it is, the order in which a lane serves its connections ([`Turns`]).
+//! Turns of connections: what a connection's turn works with, its share of output and keys ([`Turn`]), whose
+//! turn it is, the order in which a lane serves its connections ([`Turns`]), and which turns are sampled
+//! ([`Samplers`]).
 //!
 //! A round serves connections that have something new first, in the order in which they became ready, then
 //! those with work left from earlier turns, each once. It ends after [`ROUND_WORK`] commands, so that the
 //! lane looks soon for what is new: many connections with much to do keep one with little to do waiting for
 //! about a round, not for all of their turns. What is not served keeps its place. Some of those with work
 //! left are served in each round, however much is new.
+//!
+//! Turns are sampled for how long requests take ([`crate::latency`]), from the receive to the send, and for
+//! which keys are asked for ([`crate::hot`]). For how long they take, one request in 64 is looked at. All
+//! requests of a turn are received and sent together, so that one look counts for as many samples as the turn
+//! has; it counts for the family of the turn's last request that has one. A request that is held does not
+//! count: how long it waits is in its rule's waits.
 //!
 //! The order is sans-io: connections are tokens, the poller and the connections are the lane's.
 //!
@@ -16,9 +23,11 @@ use std::collections::VecDeque;
 
 use arrayvec::ArrayVec;
 use cattlegrid_engine::{Counters, Effects, Interest, Now, Output, TURN_CALLS_NS};
+use cattlegrid_protocol::Request;
 
-use crate::samplers::Family;
+use crate::hot::TurnSampler;
 use crate::shared::Shared;
+use crate::shared::build::random_seed;
 
 /// A turn of a connection: its inputs, its output and its counts.
 pub(crate) struct Turn<'a> {
@@ -183,6 +192,123 @@ impl Turns {
     }
 }
 
+/// The samplers of a lane.
+pub(crate) struct Samplers {
+    latency: Sampler,
+    /// None where no page shows hot keys.
+    hot: Option<TurnSampler>,
+}
+
+impl Samplers {
+    /// The samplers of a lane; `hot`: hot keys are sampled as well.
+    pub(crate) fn new(hot: bool) -> Self {
+        Self { latency: Sampler::default(), hot: hot.then(|| TurnSampler::new(random_seed())) }
+    }
+
+    /// The number of turns that the next turn stands for among hot keys; 0: it is not sampled.
+    #[inline]
+    pub(crate) fn next_turn(&mut self) -> u32 {
+        self.hot.as_mut().map_or(0, TurnSampler::next)
+    }
+
+    /// A turn has executed `requests`, the last of this family: the samples of how long they take that it is.
+    /// None if it is none, or if its connection is `held`. `stands_for`: what [`Samplers::next_turn`] has
+    /// said.
+    #[inline]
+    pub(crate) fn after(
+        &mut self,
+        requests: usize,
+        held: bool,
+        family: Family,
+        stands_for: u32,
+        second: u32,
+    ) -> Option<(Family, u32)> {
+        if let Some(hot) = self.hot.as_mut().filter(|_| stands_for > 0) {
+            hot.note_events(requests, second);
+        }
+        let samples = self.latency.take(requests);
+        (samples > 0 && !held).then_some((family, samples))
+    }
+}
+
+/// One request of this many is sampled.
+pub(crate) const SAMPLED: u32 = 64;
+
+/// A kind of commands, in any protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Family {
+    /// `get gets gat gats mg`.
+    Get,
+    /// `set add replace append prepend cas ms`.
+    Store,
+    /// `delete md`.
+    Delete,
+    /// `incr decr ma`.
+    Arithmetic,
+    /// `touch`.
+    Touch,
+    /// All others.
+    Other,
+}
+
+impl Family {
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Get, Self::Store, Self::Delete, Self::Arithmetic, Self::Touch, Self::Other];
+
+    /// In one word.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::Store => "store",
+            Self::Delete => "delete",
+            Self::Arithmetic => "arithmetic",
+            Self::Touch => "touch",
+            Self::Other => "other",
+        }
+    }
+
+    #[inline]
+    pub(crate) fn of(request: &Request<'_>) -> Self {
+        match request {
+            Request::Get(_) | Request::MetaGet(_) | Request::PacketGet(_) => Self::Get,
+            Request::Store(_) | Request::MetaSet(..) => Self::Store,
+            Request::Delete(_) | Request::MetaDelete(_) => Self::Delete,
+            Request::Arith(_) | Request::MetaArith(_) => Self::Arithmetic,
+            Request::Touch(_) => Self::Touch,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Says which turns are sampled.
+#[derive(Debug)]
+pub(crate) struct Sampler {
+    /// Requests until the next sample.
+    left: u32,
+}
+
+impl Default for Sampler {
+    fn default() -> Self {
+        Self { left: SAMPLED }
+    }
+}
+
+impl Sampler {
+    /// How many samples a turn of this many requests is.
+    #[inline]
+    pub(crate) fn take(&mut self, requests: usize) -> u32 {
+        let requests = u32::try_from(requests).unwrap_or(u32::MAX);
+        if requests < self.left {
+            self.left -= requests;
+            return 0;
+        }
+        let over = requests - self.left;
+        self.left = SAMPLED - over % SAMPLED;
+        1 + over / SAMPLED
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -289,5 +415,18 @@ mod tests {
         turns.ready(7);
         turns.begin();
         assert_eq!(turns.next().as_slice(), [3, 4, 5, 6, 7]);
+    }
+
+    #[test]
+    fn one_request_in_64_is_a_sample_however_they_come() {
+        for sizes in [&[1][..], &[63, 2], &[64], &[200, 7, 1], &[1000]] {
+            let (mut sampler, mut taken, mut requests) = (Sampler::default(), 0, 0);
+            for size in sizes.iter().cycle().take(10_000) {
+                taken += sampler.take(*size) as usize;
+                requests += size;
+            }
+            assert_eq!(taken, requests / SAMPLED as usize, "{sizes:?}");
+        }
+        assert_eq!(Sampler::default().take(0), 0);
     }
 }

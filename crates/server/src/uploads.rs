@@ -34,7 +34,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound::{Excluded, Unbounded};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use cattlegrid_herd::PeerKey;
@@ -189,7 +189,7 @@ impl Uploads {
             return Claim::Refused;
         };
         table.staying_bytes = table.staying_bytes - before + bytes;
-        self.bytes.fetch_add(bytes.wrapping_sub(before), Relaxed);
+        self.bytes.fetch_add(bytes.wrapping_sub(before), SeqCst);
         if let Some(upload) = upload {
             upload.bytes = bytes;
             table.unlist(id);
@@ -220,16 +220,16 @@ impl Uploads {
         }
         let Some(entry) = table.entries.remove(&upload.id) else { return };
         *table.sum_of(entry.leaving) -= entry.bytes;
-        self.bytes.fetch_sub(entry.bytes, Relaxed);
+        self.bytes.fetch_sub(entry.bytes, SeqCst);
     }
 
     /// Changes the input that a connection's next turn executes, from `before` to `now` bytes.
     pub(crate) fn pass(&self, before: usize, now: usize) {
-        self.passing.fetch_add(now.wrapping_sub(before), Relaxed);
+        self.passing.fetch_add(now.wrapping_sub(before), SeqCst);
     }
 
-    /// Whether lanes must receive less at a time.
-    #[inline]
+    /// Whether lanes must receive less at a time; they know it from
+    /// [`Shared::is_input_scarce`](crate::shared::Shared::is_input_scarce).
     pub(crate) fn is_scarce(&self) -> bool {
         self.bytes() > self.cap_bytes / 4 * 3
     }
@@ -259,7 +259,7 @@ impl Uploads {
     /// Bytes of all uploads, and of input that the next turns execute.
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes.load(Relaxed) + self.passing.load(Relaxed)
+        self.bytes.load(SeqCst) + self.passing.load(SeqCst)
     }
 
     /// The number of uploads that were refused memory.

@@ -269,13 +269,14 @@ impl Memory {
         &self.offers
     }
 
-    /// Whether a store needs room that another one should make: see [`crate::Store::make_room_for_others`].
+    /// The bytes to walk for room that a store needs and another one should make, see
+    /// [`crate::Store::make_room_for_others`]; 0: none needs any.
     #[inline]
-    pub fn wants_room(&self) -> bool {
-        self.offers.is_wanted()
+    pub fn wanted_bytes(&self) -> usize {
+        self.offers.wanted()
     }
 
-    /// Takes over the making of that room: the bytes to walk for it.
+    /// Takes over the making of that room: [`Memory::wanted_bytes`].
     pub fn take_wanted(&self) -> usize {
         self.offers.take_wanted()
     }

@@ -140,10 +140,10 @@ impl Offers {
         self.wanted.fetch_add(bytes, Relaxed);
     }
 
-    /// Whether a walk is wanted.
+    /// The bytes of the walks that are wanted; 0: none is.
     #[inline]
-    pub(crate) fn is_wanted(&self) -> bool {
-        self.wanted.load(Relaxed) > 0
+    pub(crate) fn wanted(&self) -> usize {
+        self.wanted.load(Relaxed)
     }
 
     /// Takes over the walks that are wanted, for this many bytes.
@@ -199,7 +199,7 @@ mod tests {
         let offers = Offers::new();
         offers.want(3);
         offers.want(4);
-        assert!(offers.is_wanted());
-        assert_eq!((offers.take_wanted(), offers.take_wanted(), offers.is_wanted()), (7, 0, false));
+        assert_eq!((offers.wanted(), offers.take_wanted()), (7, 7));
+        assert_eq!((offers.take_wanted(), offers.wanted()), (0, 0));
     }
 }

@@ -12,13 +12,13 @@ use cattlegrid_tags::BumpKind;
 use crate::engine::Engine;
 use crate::engine::room::{RoomSource, drop_write};
 use crate::event::{Event, EventKind};
-use crate::output::Output;
 use crate::query::Query;
 use crate::shard::Shard;
 use crate::shard::object::Call;
 use crate::shard::put::{Write, WriteData, WriteMode};
 use crate::shard::standing::Standing;
 use crate::shards::ShardLock;
+use crate::step::Output;
 use crate::step::{Context, Interest, Step, Ticket};
 use crate::time::RELATIVE_MAX;
 

@@ -75,7 +75,6 @@ use cattlegrid_store::Lookup;
 
 use crate::delivered::Verdict;
 use crate::engine::Engine;
-use crate::output::Output;
 use crate::parked::{
     GetPiece, LeasedKey, ParkedForm, ParkedRequest, Pending, PieceResult, Progress, ReplyPart, TRIAL_MS,
     count, done_part,
@@ -89,6 +88,7 @@ use crate::shard::standing::Standing;
 use crate::shard::{Flow, HoldStart, Shard};
 use crate::shards::ShardLock;
 use crate::step::Context;
+use crate::step::Output;
 
 /// How a get waits.
 #[derive(Debug, Clone, Copy)]

@@ -4,8 +4,8 @@ use cattlegrid_protocol::{Meta, OwnedMeta, Packet, reply};
 
 use crate::counters::Counters;
 use crate::delivered::{DeliveredValue, Verdict};
-use crate::output::Output;
 use crate::reply::meta::{Refusals, ReturnFlags, return_flags, status_line};
+use crate::step::Output;
 
 /// The answer of `drop`, which `delete` is.
 const DROPPED: &[u8] = b"DELETED";

@@ -5,9 +5,9 @@ use cattlegrid_protocol::{Get, Meta, OwnedMeta, Packet, PacketGet, reply};
 
 use crate::counters::Counters;
 use crate::delivered::Verdict;
-use crate::output::Output;
 use crate::query::Query;
 use crate::reply::meta::{failed_line, is_explicit, lease_reply, status_line, value_reply};
+use crate::step::Output;
 
 /// A key of a get.
 #[derive(Debug, Clone, Copy)]
@@ -182,7 +182,7 @@ impl OwnedAskedKey {
         match verdict {
             Some(Verdict::Value(value)) => {
                 asked.begin_value(value.flags, value.value.len(), value.cas, &mut out.bytes);
-                value.value.write(out);
+                out.delivered(&value.value);
                 asked.end_value(&mut out.bytes);
             }
             Some(Verdict::Busy { .. }) => asked.write_error(reply::error::BUSY, &mut out.bytes),

@@ -4,8 +4,8 @@
 use cattlegrid_protocol::{Meta, Packet, PacketStatus, Request, reply};
 
 use crate::delivered::Delivery;
-use crate::output::Output;
 use crate::step::Context;
+use crate::step::Output;
 
 /// The values of the return flags. A flag without a value is left out.
 pub(crate) trait ReturnFlags {
@@ -278,7 +278,7 @@ pub(crate) fn value_reply(meta: &Meta<'_>, value: &Delivery, out: &mut Output) {
     }
     reply::end_line(&mut out.bytes);
     if with_value {
-        value.value.write(out);
+        out.delivered(&value.value);
         reply::end_line(&mut out.bytes);
     }
 }

@@ -3,7 +3,8 @@
 //! The earlier pattern is matched against the later one as if that were a key in which a capture stands for
 //! unknown bytes. Where the result depends on those bytes the answer is no: a yes is certain, a no is not.
 
-use crate::rules::pattern::{ByteClass, Capture, LockForms, Pattern};
+use crate::rules::index::LockForms;
+use crate::rules::pattern::{ByteClass, Capture, Pattern};
 
 /// A byte of the later pattern, or one of its captures.
 #[derive(Clone, Copy)]

@@ -4,8 +4,11 @@
 //! children differ in their first byte. A key is followed down as far as it matches. Every node has the list
 //! of all patterns whose prefix is at or above it, in the order of the patterns; the last bytes and the
 //! shortest length of each pattern are checked before it is tried.
+//!
+//! Keys that clients use as locks, with `add` (`_lock*`, `lock:*`, `*:lock` and `*_lock`), match a pattern
+//! only if it spells the lock out: a lock that is not held must be absent.
 
-use crate::rules::pattern::{LockForms, Pattern};
+use crate::rules::pattern::Pattern;
 
 /// The patterns by the literals with which they begin and end.
 #[derive(Debug)]
@@ -84,6 +87,48 @@ impl Candidate {
         key.end & self.end.0 == self.end.1
             && key.len >= usize::from(self.shortest)
             && self.locks.allow(key.locks)
+    }
+}
+
+/// Which of the four forms of a lock a key has, or a pattern spells out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LockForms(u8);
+
+impl LockForms {
+    /// None of them.
+    pub(crate) const NONE: Self = Self(0);
+
+    #[inline]
+    pub(crate) fn of_key(key: &[u8]) -> Self {
+        Self::of_ends(key, key)
+    }
+
+    pub(crate) fn of_pattern(pattern: &Pattern) -> Self {
+        Self::of_ends(&pattern.prefix, pattern.suffix())
+    }
+
+    #[inline]
+    fn of_ends(start: &[u8], end: &[u8]) -> Self {
+        let mut forms = 0;
+        // The first or the last byte rules out nearly all keys.
+        if let Some(b'_' | b'l') = start.first() {
+            forms |= u8::from(start.starts_with(b"_lock")) | u8::from(start.starts_with(b"lock:")) << 1;
+        }
+        if end.last() == Some(&b'k') {
+            forms |= u8::from(end.ends_with(b":lock")) << 2 | u8::from(end.ends_with(b"_lock")) << 3;
+        }
+        Self(forms)
+    }
+
+    /// Whether a pattern that spells these forms out applies to a key with the forms `key`.
+    #[inline]
+    pub(crate) fn allow(self, key: Self) -> bool {
+        key.0 == 0 || key.0 & self.0 != 0
+    }
+
+    /// Whether these include all forms of `other`.
+    pub(crate) fn include(self, other: Self) -> bool {
+        other.0 & !self.0 == 0
     }
 }
 

@@ -12,7 +12,7 @@ use std::fmt::{self, Display};
 
 use cattlegrid_tags::PREFIX_BYTES_MAX;
 
-use crate::rules::pattern::LockForms;
+use crate::rules::index::LockForms;
 use crate::sync::{Mutex, PoisonError};
 
 /// Prefixes that are counted at a time.

@@ -6,7 +6,7 @@
 //! (in its grace, due for a refresh, with a bumped tag, stale, a negative answer), are passed on to
 //! [`Shard::get_ruled`].
 
-use cattlegrid_store::{Found, Lookup};
+use cattlegrid_store::{Found, Lookup, ReadCheck};
 
 use crate::event::{EventKind, Looker};
 use crate::query::{Decision, KeyAnswer};
@@ -32,6 +32,16 @@ impl Shard {
             // An item whose rule must be looked for.
             Lookup::Found(_) => self.get_ruled(asked, hash, lookup, cx),
             _ => self.get_absent(asked, hash, lookup, cx),
+        }
+    }
+
+    /// Whether every reader may get an item's value, after its tags were checked if it needs no other check.
+    #[inline]
+    pub(crate) fn passes_read_check(&self, found: Found, hash: u64, step: &Step<'_>) -> bool {
+        match self.read_check(found) {
+            ReadCheck::Nothing => true,
+            ReadCheck::Tags => self.has_current_tags(found, hash, step),
+            ReadCheck::Rule => false,
         }
     }
 

@@ -52,25 +52,9 @@ pub enum KeyState {
 }
 
 impl Shard {
-    /// What must be checked before an item's value is sent to a reader. While floors move, of every item the
-    /// rule.
-    #[inline]
-    pub(crate) fn read_check(&self, found: Found) -> ReadCheck {
-        if self.rolling { ReadCheck::Rule } else { self.store.read_check(found) }
-    }
-
-    /// Whether every reader may get an item's value, after its tags were checked if it needs no other check.
-    #[inline]
-    pub(crate) fn passes_read_check(&self, found: Found, hash: u64, step: &Step<'_>) -> bool {
-        match self.read_check(found) {
-            ReadCheck::Nothing => true,
-            ReadCheck::Tags => self.has_current_tags(found, hash, step),
-            ReadCheck::Rule => false,
-        }
-    }
-
+    /// Whether no tag of an item was bumped since it was written.
     #[inline(never)]
-    fn has_current_tags(&self, found: Found, hash: u64, step: &Step<'_>) -> bool {
+    pub(crate) fn has_current_tags(&self, found: Found, hash: u64, step: &Step<'_>) -> bool {
         let item = self.store.header(found);
         self.shared.tags().is_current(item.stamp()) || self.has_valid_tags(&item, hash, step.now.ms)
     }

@@ -11,9 +11,9 @@ use hyper::header::HeaderValue;
 
 use super::json;
 use super::metrics::{self, Format};
-use crate::samplers::Family;
 use crate::shared::Shared;
 use crate::stats::{Export, StatGroup};
+use crate::turns::Family;
 
 fn server(text: &str) -> (Arc<Shared>, tempfile::NamedTempFile) {
     let file = tempfile::NamedTempFile::new().unwrap();

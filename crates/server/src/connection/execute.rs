@@ -19,9 +19,8 @@ use crate::commands::{self, ConnectionAction};
 use crate::connection::info::Activity;
 use crate::dump::SEND_BUFFER_BYTES;
 use crate::log;
-use crate::samplers::Family;
 use crate::shared::Shared;
-use crate::turns::Turn;
+use crate::turns::{Family, Turn};
 use crate::watch::{Record, RecordContent, Topics, Watcher};
 
 /// A command about keys that waits for those parsed with it.
@@ -84,7 +83,9 @@ impl Connection {
             self.has_more = false;
             return self.note_upload(true, turn);
         }
-        self.renew_rights(turn.shared);
+        if let Some(auth) = &turn.shared.auth {
+            self.renew_rights(auth);
+        }
         let own = std::mem::take(&mut self.input.bytes);
         let before = std::mem::take(&mut self.input.used);
         let input = shared.unwrap_or(&own[before..]);
@@ -105,7 +106,7 @@ impl Connection {
         if keeps || self.input.is_counted || !self.input.is_idle() {
             self.note_upload(used == 0, turn);
         }
-        self.info.set_activity(self.doing());
+        self.show_activity(self.doing());
         if turn.shared.is_watched() && log::enabled(log::Level::Trace) {
             let (fd, state) = (self.info.fd.as_raw_fd(), self.info.state());
             log::trace(format_args!("{fd}: executed {used} of {received} bytes, now {state}"));
@@ -130,6 +131,14 @@ impl Connection {
             Activity::Block
         } else {
             Activity::Read
+        }
+    }
+
+    /// Says to other threads what it does now.
+    #[inline]
+    pub(super) fn show_activity(&self, doing: Activity) {
+        if self.info.doing.load(Relaxed) != doing as u8 {
+            self.info.doing.store(doing as u8, Relaxed);
         }
     }
 
@@ -399,12 +408,12 @@ impl Connection {
             // It may wait while an earlier part of it does: wakes tell the two apart by it.
             Progress::Waits(_) => self.requests += 1,
         }
+        let family = Family::of(request);
         // Of a run of gets that a no-op ends, it is the gets that take time.
-        match Family::of(request) {
-            Family::Other => {}
-            family => turn.family = family,
+        if family != Family::Other {
+            turn.family = family;
         }
-        self.input.expects_pages = turn.shared.engine.stores_in_pages(request);
+        self.input.expects_pages = family == Family::Store && turn.shared.engine.stores_in_pages(request);
         let is_get_of_run = matches!(request, Request::PacketGet(_) | Request::MetaGet(_));
         if is_get_of_run && self.joins_run(request) {
             return if self.get_of_run(request, hash, text.len(), lock, turn) { text.len() } else { 0 };
@@ -488,7 +497,7 @@ impl Connection {
         if let Request::Packet(packet, command) = request {
             return self.packet_command(*packet, command, turn);
         }
-        self.info.set_activity(Activity::Execute);
+        self.show_activity(Activity::Execute);
         let Request::Admin(admin) = request else {
             return turn.out.bytes.extend_from_slice(reply::MN);
         };

@@ -66,14 +66,6 @@ impl ConnectionInfo {
         PeerName { address: self.address, listener: &self.listener.address }
     }
 
-    /// Says what it does now.
-    #[inline]
-    pub(crate) fn set_activity(&self, doing: Activity) {
-        if self.doing.load(Relaxed) != doing as u8 {
-            self.doing.store(doing as u8, Relaxed);
-        }
-    }
-
     /// The connection's state, by memcached's name.
     pub(crate) fn state(&self) -> &'static str {
         if self.writing.load(Relaxed) {

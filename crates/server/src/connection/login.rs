@@ -212,10 +212,8 @@ impl Connection {
 
     /// What its user may do is asked anew if it may have changed.
     #[inline]
-    pub(super) fn renew_rights(&mut self, shared: &Shared) {
-        if let Some(auth) = &shared.auth
-            && auth.generation() != self.login.generation
-        {
+    pub(super) fn renew_rights(&mut self, auth: &AuthFile) {
+        if auth.generation() != self.login.generation {
             self.look_up_rights(auth);
         }
     }
@@ -229,7 +227,9 @@ impl Connection {
 
     /// Rights have changed: a connection that is shown what its user may not see any more is closed.
     pub(crate) fn apply_rights(&mut self, shared: &Shared) {
-        self.renew_rights(shared);
+        if let Some(auth) = &shared.auth {
+            self.renew_rights(auth);
+        }
         let shows_all = matches!(self.phase, Phase::Watching(_) | Phase::Dumping(_));
         if shows_all && self.limited.as_ref().is_some_and(|limited| !limited.rights.allows_whole()) {
             self.fail();

@@ -18,7 +18,7 @@ impl Connection {
         command: &PacketCommand<'_>,
         turn: &mut Turn<'_>,
     ) {
-        self.info.set_activity(Activity::Execute);
+        self.show_activity(Activity::Execute);
         match command {
             PacketCommand::Noop => reply::packet::done(&mut turn.out.bytes, packet, 0),
             PacketCommand::Admin(admin) => self.packet_admin(packet, admin, turn),

@@ -65,6 +65,7 @@ impl Connection {
     pub(super) fn pass(&mut self, bytes: usize, shared: &Shared) {
         if bytes != self.passing_bytes {
             shared.uploads.pass(self.passing_bytes, bytes);
+            shared.note_uploads();
             self.passing_bytes = bytes;
         }
     }
@@ -85,6 +86,7 @@ impl Connection {
     pub(super) fn end_upload(&mut self, shared: &Shared) {
         if let Some(upload) = self.input.upload.take() {
             shared.uploads.end(&upload);
+            shared.note_uploads();
         }
     }
 
@@ -120,6 +122,7 @@ impl Connection {
         let bytes = self.gathered_bytes();
         match shared.uploads.claim(&mut self.input.upload, origin, bytes, now_ms) {
             Claim::Granted(leave) => {
+                shared.note_uploads();
                 for one in leave {
                     let message = Message::GiveWay { token: one.token, upload: one.upload };
                     shared.lanes[one.lane].tell(message);

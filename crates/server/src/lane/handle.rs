@@ -9,8 +9,8 @@ use cattlegrid_loader::Finished;
 
 use crate::connection::info::ConnectionInfo;
 use crate::hot::Hot;
+use crate::latency::Latency;
 use crate::poller::Waker;
-use crate::samplers::Latency;
 
 /// A lane as other threads see it.
 pub(crate) struct LaneHandle {

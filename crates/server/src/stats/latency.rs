@@ -3,8 +3,9 @@
 use std::fmt::Display;
 
 use super::definition::{Definition, Export, Histogram, Sink, Unit, ValueKind};
-use crate::samplers::{BUCKETS_US, Family, Sums};
+use crate::latency::{BUCKETS_US, Sums};
 use crate::shared::Shared;
+use crate::turns::Family;
 
 /// The lines of each family of which a request was sampled.
 pub(super) fn collect(shared: &Shared, sink: &mut dyn Sink) {

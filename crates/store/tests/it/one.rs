@@ -131,7 +131,7 @@ impl One {
 /// What an engine does after each request.
 pub(crate) fn make_wanted_room(stores: &mut [One]) {
     let memory = Arc::clone(&stores[0].memory);
-    if memory.wants_room() {
+    if memory.wanted_bytes() > 0 {
         let bytes = memory.take_wanted();
         let coldest = memory.coldest_store(|_| true).expect("one has something");
         stores[coldest].advance();
