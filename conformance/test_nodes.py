@@ -432,7 +432,7 @@ def test_barriers_one_after_the_other(etcd, node):
             connection.sendall(b"md user:1 G B\r\n")
             assert file.readline() == b"HD\r\n"
             took.append(time.monotonic() - begun)
-    # When nobody has anything to say it is 100 ms, each time.
+    # Without a word of the other nodes it is 100 ms, each time.
     assert min(took) < 0.05
 
 
