@@ -115,7 +115,7 @@ def test_a_server_that_hangs_takes_no_reply_of_another(kind, ejection, caches):
 
 def test_a_plain_read_of_a_key_that_is_computed_is_answered_before_the_timeout(ruled, caches):
     """The rule holds it for 4 s."""
-    cache = caches(ruled, timeout=1)
+    cache = caches(ruled, timeout=3)
     cache.get("other")
     held = Held(caches(ruled), "h:1", "v", compute_time=30).begun()
     for call, nothing in [
