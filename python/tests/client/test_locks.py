@@ -234,7 +234,7 @@ def test_a_task_that_is_cancelled_before_a_connection_is_there_leaves_no_lock(se
                 if task.cancel():
                     await asyncio.gather(task, return_exceptions=True)
                     await asyncio.sleep(0.02)
-                    async with other.lock(f"early:{number}", ttl="1s", wait="1s"):
+                    async with other.lock(f"early:{number}", ttl="20s", wait="10s"):
                         pass
 
     asyncio.run(program())
