@@ -56,10 +56,19 @@ def not_held(rules):
     return sum(int(rules[f"total:{name}"]) for name in ("reentries", "busy_prediction", "last_free_kept"))
 
 
+def is_herd(theirs, ours, rules):
+    """Whether the clients of memcached came together. On a busy machine one after the other may come when the value is there."""
+    alone = max(1, ours["cold"]["computed"] - late(rules))
+    return theirs["cold"]["computed"] >= 4 * alone
+
+
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_computations(measured, capsys, name):
-    theirs, ours, rules = measured(name)
     framework = FRAMEWORKS[name]
+    for _ in range(4):
+        theirs, ours, rules = measured(name)
+        if framework.own_lock or is_herd(theirs, ours, rules):
+            break
     ends = {end: rules[f"total:{end}"] for end in HELD_ENDS if rules[f"total:{end}"] != "0"}
     show(capsys, f"{name}: {late(rules)} clients late, {not_held(rules)} not held, {ends}")
     for step in (step["name"] for step in steps(framework)):
@@ -71,8 +80,7 @@ def test_computations(measured, capsys, name):
         errors = [error for error in ours[step]["errors"] if name not in TIME_LIMITS or "wrong" in error]
         assert not errors, (step, errors[:3])
     if not framework.own_lock:
-        alone = max(1, ours["cold"]["computed"] - late(rules))
-        assert theirs["cold"]["computed"] >= 4 * alone, "no herd, the load is no test"
+        assert is_herd(theirs, ours, rules), "no herd, the load is no test"
     assert int(rules["total:leases"]) > 0, "no key is under the rule"
 
 

@@ -7,7 +7,7 @@ from herd_support import KINDS, Caches, Server
 
 
 def pytest_collection_finish(session):
-    """What is there now stays: tests that collect garbage look at what they have made themselves, and not each time at all modules."""
+    """What is there now stays: a test that collects garbage looks at what it has made itself, and not at all modules."""
     gc.collect()
     gc.freeze()
 
