@@ -114,10 +114,10 @@ def run(options, etcd, database, servers, folder):
             client.set(f"page:{user}:{n}", "name 0")
     print(f"pages of user 1: {shop.pages(1)}, of user 2: {shop.pages(2)}")
     client.delete("@tag:user:1")
-    wait_until("no page stays", lambda: shop.pages(1) == 0, 5)
+    wait_until("no page stays", lambda: shop.pages(1) == 0)
     print(f"delete @tag:user:1, sent once: {shop.pages(1)} and {shop.pages(2)}")
     database.sql("UPDATE users SET name = 'other' WHERE id = 2", "UPDATE users SET name = 'name 0' WHERE id = 2")
-    wait_until("no page stays", lambda: shop.pages(2) == 0, 5)
+    wait_until("no page stays", lambda: shop.pages(2) == 0)
     print(f"UPDATE of user 2 in the database: {shop.pages(1)} and {shop.pages(2)}\n", flush=True)
 
     threads = [threading.Thread(target=shop.browse, args=(seed,)) for seed in range(6)]

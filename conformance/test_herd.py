@@ -1195,13 +1195,19 @@ def test_a_filler_that_dies_or_hangs_before_a_delete(herd, dies, capsys):
         wait_until("no lease is left", lambda: server.stats("cattlegrid")["leases"] == "0", 40)
     assert ask(c, b"delete page:1") == b"NOT_FOUND"
     computed = 0
-    while c.get(b"page:1") is None:
+
+    def computes(one):
+        """Whether it had to. A value that is served for a short time only may be there for one and gone for the other."""
+        if one.get(b"page:1") is not None:
+            return False
+        assert one.set(b"page:1", b"new") == b"STORED"
+        assert ask(one, b"debugtime 5") == b"OK"
+        return True
+
+    while computes(c) or computes(d):
         computed += 1
-        assert c.set(b"page:1", b"new") == b"STORED"
-        assert ask(c, b"debugtime 5") == b"OK"
         assert computed <= 20
     show(capsys, f"fill_window 40 s, dies: {dies}: stored again after {5 * computed} s and {computed} computations")
-    assert d.get(b"page:1") == b"new"
 
 
 # What get-or-compute libraries promise, kept with a plain client

@@ -389,7 +389,8 @@ def test_a_value_at_the_largest_size(scene):
 @pytest.mark.parametrize("mode", ["template", "exec", "stdio", "jsonl"])
 def test_a_slow_key_does_not_keep_another_one_waiting(scene, mode, settings):
     """With no option set: as many keys are computed at once as there may be workers, and the next when one has ended."""
-    server = scene.start(rules().split("[loader")[0] + by_default(mode=mode, **settings))
+    # But the time of a job: they wait until all workers have started.
+    server = scene.start(rules().split("[loader")[0] + by_default(mode=mode, timeout="60s", **settings))
     scene.close_gate()
     clients = raws(server, 5)
     for n, c in enumerate(clients):
@@ -451,7 +452,7 @@ def test_a_crash_takes_no_finished_values_with_it(scene, mode):
 @pytest.mark.parametrize("mode", ["template", "exec", "stdio"])
 def test_a_page_of_fragments_of_the_same_rule(scene, mode):
     """The loader asks the server for another key of its own loader."""
-    server = scene.start(rules().split("[loader")[0] + by_default(mode=mode))
+    server = scene.start(rules().split("[loader")[0] + by_default(mode=mode, timeout="60s"))
     with server.raw() as c:
         for n in range(5):
             since = time.monotonic()

@@ -117,8 +117,8 @@ def test_bytes_of_a_header_that_trickle_are_no_command(start):
         try:
             for byte in packet(0, b"k"):
                 c.send(bytes([byte]))
-                time.sleep(0.4)
+                time.sleep(0.8)
             c.closed(3)
         except OSError:
             pass
-        assert time.monotonic() - began < 6
+        assert time.monotonic() - began < 15, "all bytes of it take 19 s"

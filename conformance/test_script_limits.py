@@ -59,8 +59,9 @@ def test_runaways_are_stopped(types, method, threads, capsys):
             assert c.exactly(len(rest)) == rest
         cpu = server.cpu_seconds() - cpu
         show(capsys, f"{method}, -t {threads}: {sorted(taken)[1] * 1000:.0f} ms of 100, {cpu * 250:.0f} ms of CPU a call")
-        # Time of the processor: longer only if who looks at the time is delayed. That of the wall depends on what else runs.
-        assert cpu < 4 * 0.4, "stopped within a few times the limit"
+        # Time of the processor: longer only if the thread that looks at the time gets none itself, which it needs a few times for each
+        # call. So this is ten times the limit; that of the wall depends on what else runs.
+        assert cpu < 4 * 10 * 0.1, "stopped within a few times the limit"
         assert call(c, "runaway:work:k:1") == "DONE", "the next call finds all as it was"
 
 

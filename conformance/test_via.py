@@ -169,7 +169,7 @@ def test_one_node_follows_and_all_obey(database, node):
             fill(server, f"page:{row}", "old")
     change(database, 1)
     for server in servers:
-        wait_until("the page is gone", lambda: client(server).get("page:1") is None, 5)
+        wait_until("the page is gone", lambda: client(server).get("page:1") is None)
     assert [client(server).get("page:2") for server in servers] == [b"old"] * 3
     # The stream and the second connection of one node.
     assert database.product.followers(database) == 2
@@ -213,7 +213,7 @@ def test_tags_behind_prefixes(database, node):
             fill(server, key, "old")
     change(database, 4)
     for server in servers:
-        wait_until("all are gone", lambda: client(server).get_many(keys) == {"a:page:5": b"old"}, 5)
+        wait_until("all are gone", lambda: client(server).get_many(keys) == {"a:page:5": b"old"})
 
 
 @only_postgres
@@ -224,7 +224,7 @@ def test_nodes_with_other_prefixes(database, node):
     for key in ("page:4", "a:page:4", "b:page:4"):
         fill(servers[1], key, "old")
     change(database, 4)
-    wait_until("all are gone", lambda: client(servers[1]).get_many(["page:4", "a:page:4", "b:page:4"]) == {}, 5)
+    wait_until("all are gone", lambda: client(servers[1]).get_many(["page:4", "a:page:4", "b:page:4"]) == {})
 
 
 @only_postgres
@@ -237,7 +237,7 @@ def test_tags_behind_some_prefixes(database, node):
             fill(server, key, "old")
     change(database, 4)
     for server in servers:
-        wait_until("one is gone", lambda: set(client(server).get_many(keys)) == {"page:4", "a:page:4"}, 5)
+        wait_until("one is gone", lambda: set(client(server).get_many(keys)) == {"page:4", "a:page:4"})
 
 
 @pytest.mark.parametrize("how", ["TERM", "KILL", "STOP"])
@@ -480,7 +480,7 @@ def test_without_a_database_all_are_behind(database, node):
     try:
         for server in servers:
             wait_until("the log is behind", lambda: log_of(server)["behind"] == "1", 30)
-            wait_until("it is a miss", lambda: client(server).get("page:43") is None, 5)
+            wait_until("it is a miss", lambda: client(server).get("page:43") is None)
             assert log_of(server, "bumps")["state"] == "confirmed"
         leader = leader_of(servers)
         assert log_of(leader)["state"] == "lost"
@@ -519,7 +519,7 @@ def test_without_etcd_all_are_behind_and_nothing_is_lost(start, open_dir, own_da
             etcd.thaw(name)
         confirmed(servers)
         for server in servers:
-            wait_until("the page is gone", lambda: client(server).get("page:44") is None, 5)
+            wait_until("the page is gone", lambda: client(server).get("page:44") is None)
         # The database's log was kept until its bumps were in the log of etcd.
         snapshot = etcd.directory / "snapshot"
         etcd.ctl("snapshot", "save", str(snapshot), endpoints=etcd.endpoints[:1])
@@ -603,7 +603,7 @@ def test_nodes_that_follow_other_tables_say_so(database, node):
     confirmed([first, second])
     fill(second, "page:47", "old")
     change(database, 47)
-    wait_until("the page is gone", lambda: client(second).get("page:47") is None, 5)
+    wait_until("the page is gone", lambda: client(second).get("page:47") is None)
 
 
 @only_postgres
@@ -619,7 +619,7 @@ def test_a_transaction_that_runs_at_the_beginning(database, node):
         together([first, second])
     fill(second, "page:48", "old")
     change(database, 48)
-    wait_until("the page is gone", lambda: client(second).get("page:48") is None, 5)
+    wait_until("the page is gone", lambda: client(second).get("page:48") is None)
 
 
 def test_many_rows(database, node):

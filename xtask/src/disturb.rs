@@ -10,7 +10,8 @@
 //! milliseconds, 80 without it. `--seed N`: another order of victims and times; printed, since the same one
 //! makes a similar run.
 //!
-//! Tests that stop processes themselves do not hold: a stop of theirs may be ended by one from here.
+//! What is stopped already is left alone, so that a test may stop processes itself. A stop of a test's that
+//! comes within one from here ends with it: where that matters, give `--stopped 0`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -149,13 +150,13 @@ fn pause(ms: u64) {
 fn victims(ancestor: i32) -> Vec<i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let stat = |pid: i32| parent_and_name(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?);
-    let all: BTreeMap<i32, (i32, String)> = pids.filter_map(|pid| Some((pid, stat(pid)?))).collect();
+    let stat = |pid: i32| ProcessStat::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?);
+    let all: BTreeMap<i32, ProcessStat> = pids.filter_map(|pid| Some((pid, stat(pid)?))).collect();
     let descends = |pid: &i32| {
         let mut at = *pid;
         // As deep as the table is large: processes may have changed while they were read.
         (0..all.len()).any(|_| {
-            at = all.get(&at).map_or(0, |(parent, _)| *parent);
+            at = all.get(&at).map_or(0, |stat| stat.parent);
             at == ancestor
         })
     };
@@ -163,15 +164,29 @@ fn victims(ancestor: i32) -> Vec<i32> {
         SPARED.contains(&name)
             || ["ld", "rust-lld", "build-script"].iter().any(|start| name.starts_with(start))
     };
-    all.iter().filter(|(pid, (_, name))| !is_spared(name) && descends(pid)).map(|(pid, _)| *pid).collect()
+    let is_victim =
+        |pid: &i32, stat: &ProcessStat| !stat.is_stopped && !is_spared(&stat.name) && descends(pid);
+    all.iter().filter(|(pid, stat)| is_victim(pid, stat)).map(|(pid, _)| *pid).collect()
 }
 
-/// Parses the text of `/proc/PID/stat`: the parent's process id and the program's name, which may have any
-/// characters.
-fn parent_and_name(stat: &str) -> Option<(i32, String)> {
-    let (before, after) = stat.rsplit_once(')')?;
-    let name = before.split_once('(')?.1;
-    Some((after.split_whitespace().nth(1)?.parse().ok()?, name.to_owned()))
+/// What `/proc/PID/stat` says of a process.
+#[derive(Debug, PartialEq, Eq)]
+struct ProcessStat {
+    /// The parent's process id.
+    parent: i32,
+    /// The program's name, which may have any characters.
+    name: String,
+    is_stopped: bool,
+}
+
+impl ProcessStat {
+    fn parse(stat: &str) -> Option<Self> {
+        let (before, after) = stat.rsplit_once(')')?;
+        let name = before.split_once('(')?.1.to_owned();
+        let mut words = after.split_whitespace();
+        let is_stopped = words.next()? == "T";
+        Some(Self { parent: words.next()?.parse().ok()?, name, is_stopped })
+    }
 }
 
 /// Numbers that only have to differ (xorshift64, Marsaglia 2003).
@@ -214,8 +229,10 @@ mod tests {
 
     #[test]
     fn names_of_programs_may_have_brackets_and_blanks() {
-        assert_eq!(parent_and_name("12 (a) b) S 7 12 12 0"), Some((7, "a) b".to_owned())));
-        assert_eq!(parent_and_name("12"), None);
+        let stat = |is_stopped| Some(ProcessStat { parent: 7, name: "a) b".to_owned(), is_stopped });
+        assert_eq!(ProcessStat::parse("12 (a) b) S 7 12 12 0"), stat(false));
+        assert_eq!(ProcessStat::parse("12 (a) b) T 7 12 12 0"), stat(true));
+        assert_eq!(ProcessStat::parse("12"), None);
     }
 
     #[test]
@@ -233,6 +250,11 @@ mod tests {
         assert!(victims(own).contains(&shell));
         let sleeper = victims(shell);
         assert_eq!(sleeper.len(), 1);
+        kill(Pid::from_raw(shell), Signal::SIGSTOP).unwrap();
+        while victims(own).contains(&shell) {
+            thread::yield_now();
+        }
+        kill(Pid::from_raw(shell), Signal::SIGCONT).unwrap();
         kill(Pid::from_raw(sleeper[0]), Signal::SIGKILL).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();

@@ -30,6 +30,8 @@ mod tests;
 
 use divided::{DividedPages, Units};
 pub(crate) use given::GivenBack;
+#[cfg(test)]
+pub(crate) use given::gift::at_gift;
 pub(crate) use page_set::{Page, PageSet};
 pub use runs::Runs;
 

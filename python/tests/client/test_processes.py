@@ -44,7 +44,14 @@ class Process:
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT, bufsize=1
         )
-        self.until("ready")
+        self._is_ready = False
+
+    def ready(self):
+        """It has connected. Several processes start side by side: only then are they waited for."""
+        if not self._is_ready:
+            self.until("ready")
+            self._is_ready = True
+        return self
 
     def until(self, word):
         """The first line that begins so."""
@@ -55,6 +62,7 @@ class Process:
                 return line
 
     def go(self):
+        self.ready()
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
         return self
@@ -120,6 +128,8 @@ def test_rust_and_python_are_one_herd(server, crew, ledger):
     kinds = [{"rust": True}, {}, {"is_async": True}] * 3
     processes = [crew(server, "h:cold", ledger, *options, **kind) for kind in kinds]
     for process in processes:
+        process.ready()
+    for process in processes:
         process.go()
     ended = [process.ended() for process in processes]
     assert len(computed(ledger)) == 1, ended
@@ -133,6 +143,8 @@ def test_each_reads_and_refreshes_what_the_other_has_stored(memcached, crew, led
     options = ("--takes", "1500", "--compute-time", "8000", "--value", "new")
     kinds = ({"rust": True}, {}, {"is_async": True})
     one, *others = [crew(memcached, "k", ledger, *options, **kind) for kind in (first, *kinds)]
+    for process in (one, *others):
+        process.ready()
     blocking(memcached, serializer="text").get_or_compute("k", lambda: "old", ttl=1, compute_time=8)
     time.sleep(1.1)
     one.go().until("computes")
@@ -150,11 +162,15 @@ def test_each_reads_and_refreshes_what_the_other_has_stored(memcached, crew, led
 def test_the_winner_is_killed(server, crew, ledger, winner):
     """With a rule the next computes at once, else when the lock's time is over."""
     lock = 9000 if server.has_rule else 1500
-    dying = crew(server, "h:killed", ledger, "--mode", "hang", "--compute-time", str(lock), **winner).go()
-    dying.until("computes")
-    began = time.monotonic()
     options = ("--takes", "50", "--compute-time", "10000", "--wait", "30000")
-    others = [crew(server, "h:killed", ledger, *options, is_async=n % 2 == 1).go() for n in range(4)]
+    others = [crew(server, "h:killed", ledger, *options, is_async=n % 2 == 1) for n in range(4)]
+    dying = crew(server, "h:killed", ledger, "--mode", "hang", "--compute-time", str(lock), **winner)
+    for process in (*others, dying):
+        process.ready()
+    dying.go().until("computes")
+    began = time.monotonic()
+    for other in others:
+        other.go()
     time.sleep(0.3)
     killed = time.monotonic()
     dying.kill()
@@ -164,7 +180,7 @@ def test_the_winner_is_killed(server, crew, ledger, winner):
     assert len(computed(ledger)) == 2, "the winner and one more"
     print(f"{server.kind}: computed {took:.3f} s after the kill")
     if server.has_rule:
-        assert took < 2
+        assert took < 7, "the time of the lock is 9 s"
     else:
         assert time.monotonic() - began > 0.5
 
@@ -172,11 +188,15 @@ def test_the_winner_is_killed(server, crew, ledger, winner):
 def test_the_winner_is_stopped_and_comes_back(server, crew, ledger):
     """A stopped process keeps its connection: the next computes when the lock's time is over, and the late value is not
     stored."""
-    winner = crew(server, "h:stopped", ledger, "--takes", "2500", "--compute-time", "1500", "--value", "late").go()
-    winner.until("computes")
-    winner.signal(signal.SIGSTOP)
+    winner = crew(server, "h:stopped", ledger, "--takes", "2500", "--compute-time", "1500", "--value", "late")
     options = ("--compute-time", "10000", "--wait", "30000", "--value", "next")
-    others = [crew(server, "h:stopped", ledger, *options).go() for _ in range(3)]
+    others = [crew(server, "h:stopped", ledger, *options) for _ in range(3)]
+    for other in others:
+        other.ready()
+    winner.go().until("computes")
+    winner.signal(signal.SIGSTOP)
+    for other in others:
+        other.go()
     assert {other.ended()[1] for other in others} == {"next"}
     winner.signal(signal.SIGCONT)
     assert winner.ended()[1] == "late"
@@ -185,13 +205,14 @@ def test_the_winner_is_stopped_and_comes_back(server, crew, ledger):
 
 
 def test_a_failure_in_one_process_lets_the_next_compute(server, crew, ledger):
-    fails = crew(server, "h:fails", ledger, "--mode", "fail", "--takes", "300", "--compute-time", "20000").go()
-    fails.until("computes")
-    other = crew(server, "h:fails", ledger, "--compute-time", "20000", "--wait", "20000").go()
+    fails = crew(server, "h:fails", ledger, "--mode", "fail", "--takes", "300", "--compute-time", "20000")
+    other = crew(server, "h:fails", ledger, "--compute-time", "20000", "--wait", "20000").ready()
+    fails.go().until("computes")
+    other.go()
     assert fails.ended()[0] == "error"
     began = time.monotonic()
     assert other.ended()[0] == "computed"
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 15, "the time of the lock is 20 s"
 
 
 APPLICATION = """

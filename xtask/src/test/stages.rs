@@ -99,7 +99,7 @@ macro_rules! pytest {
         Step {
             env: &[("CATTLEGRID_BIN", "target/fast/cattlegrid")],
             ..step(&[
-                "python3", "python/tests/environments.py", $python, "-q", "-raR", "-n", "4", "--dist", "loadgroup",
+                "python3", "python/tests/environments.py", $python, "-q", "-raR", "-n", "4", "--dist", "worksteal",
                 "--reruns", "2", $($argument),*
             ])
         }
@@ -268,10 +268,11 @@ pub(super) const STAGES: &[Stage] = &[
             unless(OLD_PYTHON, &["target/python/newest/bin/mypy", "--config-file", "python/pyproject.toml"]),
             pytest!(
                 "newest",
+                // First, since they take longest.
+                "python/tests/packaging",
                 "python/tests/client",
                 "python/tests/features",
                 "python/tests/namespace",
-                "python/tests/packaging",
                 "python/tests/test_docs.py"
             ),
             pytest!("oldest", "python/tests/client", "python/tests/namespace"),

@@ -29,7 +29,7 @@ pub(super) const ACT: Act = Act {
 /// Where Debian has releases, each in a directory with its number.
 const RELEASES: &str = "/usr/lib/postgresql";
 /// Longest time for the database to start, and for its log to be confirmed.
-const START: Duration = Duration::from_secs(30);
+const START: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(20);
 /// Connections of a server that one client uses.
 const CONNECTIONS: usize = 64;

@@ -27,7 +27,7 @@ const NODES: usize = 3;
 const PAGES: usize = 4;
 const USERS: [u32; 2] = [1, 2];
 /// Longest time for the nodes to be confirmed, and for the pages to go.
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(10);
 /// Connections of a node that one client uses.
 const CONNECTIONS: usize = 64;

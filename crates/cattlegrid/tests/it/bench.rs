@@ -168,6 +168,8 @@ fn two_servers_by_turns() {
         &two.pid().to_string(),
         "-n",
         "2000",
+        "-k",
+        "100",
         "--turns",
         "4",
         "--json",

@@ -174,7 +174,7 @@ fn a_value_may_have_as_many_bytes_as_an_item_and_no_more() {
             panic!("too large")
         };
         assert!(text.contains("1048502 bytes; with its key and 59 bytes"), "{mode}: {text}");
-        let end = world.run(&loaders, "page:big-100000000");
+        let end = world.run(&loaders, "page:big-10000000");
         assert_eq!(end, End::Failed(LoadFailure::Error, "the value is too large".to_owned()), "{mode}");
         assert_eq!(world.run(&loaders, "page:next"), value("value of page:next"), "{mode}");
         loaders.stop();

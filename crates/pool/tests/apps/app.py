@@ -154,6 +154,11 @@ def work(what, *args):
     if what == "sleep":
         time.sleep(int(args[0]) / 1000)
         return args[1]
+    if what == "begin":
+        open(args[0], "w").close()
+        while not os.path.exists(args[1]):
+            time.sleep(0.001)
+        return "open"
     if what == "gate":
         while not os.path.exists(args[0]):
             time.sleep(0.001)

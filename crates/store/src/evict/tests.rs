@@ -4,7 +4,7 @@ use super::*;
 use crate::config::StoreConfig;
 use crate::hasher::KeyHasher;
 use crate::item::Attributes;
-use crate::memory::Memory;
+use crate::memory::{Memory, at_gift};
 use crate::store::{Lookup, NewValue};
 
 /// Without a spare, as when the collector's has been used: the walk ends before a pinned item, which stays.
@@ -53,4 +53,34 @@ fn a_pinned_item_that_cannot_move_stays() {
     store.verify();
     let mut found = |n: u32| store.lookup_object(hasher.hash_object(&key(n)), &key(n));
     assert!((0..count).step_by(3).all(|n| matches!(found(n), Lookup::Found(_))), "one is lost");
+}
+
+/// Each page is taken by another thread before this one looks at the use of the memory. What it gave back
+/// counts: it evicts no more than was asked for, and says that there was something.
+#[test]
+fn room_that_another_thread_takes_at_once_was_given_back() {
+    let memory = Memory::new(4 << 20).unwrap();
+    let (_, config) = StoreConfig::derive(4 << 20, 1, true);
+    let hasher = KeyHasher::new(1);
+    let mut store = Store::new(Arc::clone(&memory), hasher.clone(), config).unwrap();
+    for n in 0..10_000_u32 {
+        let (key, attributes) =
+            (n.to_le_bytes(), Attributes { cas: u64::from(n) + 1, ..Attributes::default() });
+        store.put(hasher.hash(&key), &key, &attributes, NewValue::Inline([&[7; 1_000], &[]])).unwrap();
+    }
+    let items = store.usage().items;
+    assert!(items > 1_000, "{items}");
+    let others = Arc::clone(&memory);
+    let mut taken = Vec::new();
+    let gifts = at_gift(move || {
+        let take = || others.scattered(others.free_bytes()).expect("it is free");
+        taken.push(std::thread::scope(|scope| scope.spawn(take).join().expect("it does not panic")));
+    });
+    let bytes = 2 * store.config.segment_bytes;
+    let given = store.give_back(bytes, LeastShares::Kept);
+    assert!((bytes..2 * bytes).contains(&given), "{given} of {bytes} bytes");
+    assert!(store.usage().items > items / 2, "{} items are left", store.usage().items);
+    assert_eq!(memory.free_bytes(), 0, "others have taken it");
+    drop(gifts);
+    store.verify();
 }

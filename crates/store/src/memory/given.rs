@@ -14,6 +14,10 @@ thread_local! {
 #[inline]
 pub(super) fn note(pages: isize) {
     GIVEN.set(GIVEN.get() + pages);
+    #[cfg(test)]
+    if pages > 0 {
+        gift::call();
+    }
 }
 
 /// What this thread has given back since this was made.
@@ -29,6 +33,42 @@ impl GivenBack {
     /// The bytes, less those that it has taken; 0 when it has taken more.
     pub(crate) fn bytes(self) -> usize {
         usize::try_from(GIVEN.get() - self.0).unwrap_or(0) * PAGE_BYTES
+    }
+}
+
+/// What a test does between what a thread gives back and its next step, as another thread may at any time.
+#[cfg(test)]
+pub(crate) mod gift {
+    use std::cell::RefCell;
+
+    type Gift = Box<dyn FnMut()>;
+
+    thread_local! {
+        static DONE: RefCell<Option<Gift>> = const { RefCell::new(None) };
+    }
+
+    /// While this exists, what [`at_gift`] was given is called.
+    pub(crate) struct AtGift;
+
+    impl Drop for AtGift {
+        fn drop(&mut self) {
+            let done = DONE.take();
+            // What it has taken goes back now.
+            drop(done);
+        }
+    }
+
+    /// Calls `done` whenever this thread has given pages back.
+    pub(crate) fn at_gift(done: impl FnMut() + 'static) -> AtGift {
+        DONE.set(Some(Box::new(done)));
+        AtGift
+    }
+
+    pub(super) fn call() {
+        // Not for what it gives back itself.
+        let Some(mut done) = DONE.take() else { return };
+        done();
+        DONE.set(Some(done));
     }
 }
 
