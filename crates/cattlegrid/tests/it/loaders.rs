@@ -292,3 +292,30 @@ fn twenty_reloads_in_a_row_end_in_the_last_program() {
     server.stop();
     until("the workers have ended", || program.processes().is_empty());
 }
+
+/// While the server is stopped a worker answers; the lease of the loader and the waits of clients run out. What
+/// has arrived goes before both.
+#[test]
+fn an_answer_that_arrives_during_a_stop_counts() {
+    let program = Program::new();
+    let rules = program.rules("").replace("hold = \"60s\"", "hold = \"1s\"");
+    let server = start(&rules.replace("timeout = \"60s\"", "timeout = \"500ms\"")).unwrap();
+    for round in 0..4 {
+        let mut clients: Vec<_> = (0..8).map(|_| server.connect().unwrap()).collect();
+        let before = count(&server, "pages:jobs");
+        let key = format!("page:sleep-0.3{round}");
+        for client in &mut clients {
+            client.send(&format!("get {key}\r\n")).unwrap();
+        }
+        until("the job runs", || count(&server, "pages:jobs") > before);
+        server.signal(Signal::SIGSTOP);
+        // Longer than the lease, which is a second longer than the timeout, and than `hold`.
+        std::thread::sleep(std::time::Duration::from_millis(1800));
+        server.signal(Signal::SIGCONT);
+        for client in &mut clients {
+            let value = format!("value of {key}");
+            client.expect(&format!("VALUE {key} 7 {}\r\n{value}\r\nEND\r\n", value.len()));
+        }
+        assert_eq!(count(&server, "pages:jobs"), before + 1, "it is computed once");
+    }
+}
