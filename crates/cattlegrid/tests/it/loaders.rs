@@ -298,23 +298,26 @@ fn twenty_reloads_in_a_row_end_in_the_last_program() {
 #[test]
 fn an_answer_that_arrives_during_a_stop_counts() {
     let program = Program::new();
-    let rules = program.rules("").replace("hold = \"60s\"", "hold = \"1s\"");
-    let server = start(&rules.replace("timeout = \"60s\"", "timeout = \"500ms\"")).unwrap();
-    for round in 0..4 {
-        let mut clients: Vec<_> = (0..8).map(|_| server.connect().unwrap()).collect();
+    let rules = program.rules("").replace("hold = \"60s\"", "hold = \"3s\"");
+    let server = start(&rules.replace("timeout = \"60s\"", "timeout = \"2s\"")).unwrap();
+    let get = |key: &str| {
+        let mut client = server.connect().unwrap();
+        client.send(&format!("get {key}\r\n")).unwrap();
+        client
+    };
+    let value = |key: &str| format!("VALUE {key} 7 {}\r\nvalue of {key}\r\nEND\r\n", 9 + key.len());
+    get("page:1").expect(&value("page:1"));
+    for round in 0..2 {
         let before = count(&server, "pages:jobs");
-        let key = format!("page:sleep-0.3{round}");
-        for client in &mut clients {
-            client.send(&format!("get {key}\r\n")).unwrap();
-        }
-        until("the job runs", || count(&server, "pages:jobs") > before);
+        let key = format!("page:sleep-1.{round}");
+        let clients: Vec<_> = (0..8).map(|_| get(&key)).collect();
+        until("the job is at a worker", || count(&server, "pages:running") == 1);
         server.signal(Signal::SIGSTOP);
-        // Longer than the lease, which is a second longer than the timeout, and than `hold`.
-        std::thread::sleep(std::time::Duration::from_millis(1800));
+        // Longer than `hold`, and than the lease, which is a second longer than the timeout.
+        std::thread::sleep(std::time::Duration::from_secs(4));
         server.signal(Signal::SIGCONT);
-        for client in &mut clients {
-            let value = format!("value of {key}");
-            client.expect(&format!("VALUE {key} 7 {}\r\n{value}\r\nEND\r\n", value.len()));
+        for mut client in clients {
+            client.expect(&value(&key));
         }
         assert_eq!(count(&server, "pages:jobs"), before + 1, "it is computed once");
     }
