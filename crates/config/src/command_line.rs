@@ -6,7 +6,8 @@
 //! idle_timeout=5,no_modern`), and may be repeated. Of an option that is given twice the last one counts.
 //!
 //! memcached reads `-p abc` as port 0; here an invalid value is an error that names the option, the mistake
-//! and the correct form. So is an option in the place of a value (`-s -m 64`), which getopt takes as the value.
+//! and the correct form. So is an option in the place of a value (`-s -m 64`), which getopt takes as the
+//! value.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -436,8 +437,8 @@ fn parse_long(
     apply(row, &shown, Some(value), settings)
 }
 
-/// The next word, as the value of an option that is written `shown`. memcached takes an option that follows as
-/// the value, and opens a socket with the name `-m`; here it is an error. `attached`: the option as it is
+/// The next word, as the value of an option that is written `shown`. memcached takes an option that follows
+/// as the value, and opens a socket with the name `-m`; here it is an error. `attached`: the option as it is
 /// written before a value in the same word.
 fn next_word<'w>(
     row: &OptionRow,

@@ -2,10 +2,10 @@
 //! settings.
 //!
 //! A table is checked in two steps. Mistakes that the file alone shows are problems with a line: the sources
-//! of its directory are loaded, and the registry of types is made. Mistakes that depend on other settings (the
-//! memory, the prefix of control keys, `--objects` instead of `dir`) are found when these are known, at the
-//! start and at a reload; then the tests of the types are run, which depend on them too. `check` does both, so
-//! that it reports the same errors as the server.
+//! of its directory are loaded, and the registry of types is made. Mistakes that depend on other settings
+//! (the memory, the prefix of control keys, `--objects` instead of `dir`) are found when these are known, at
+//! the start and at a reload; then the tests of the types are run, which depend on them too. `check` does
+//! both, so that it reports the same errors as the server.
 //!
 //! # Invariants
 //! * [`Objects`] is accepted by `Registry::with_host`.
@@ -185,8 +185,8 @@ pub(crate) struct ObjectRule {
     pub(crate) problem: String,
 }
 
-/// Reads the table at `offset` of the rule file at `path`, whose text is `text`. Where it has a problem it gets
-/// defaults.
+/// Reads the table at `offset` of the rule file at `path`, whose text is `text`. Where it has a problem it
+/// gets defaults.
 pub(crate) fn read_objects(
     offset: usize,
     table: &DeTable<'_>,

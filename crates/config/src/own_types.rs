@@ -33,8 +33,8 @@ pub trait TypeLoader: Debug + Sync {
 
 /// The tests of users' own types.
 pub trait TypeTests: Debug + Send + Sync {
-    /// Runs the tests under these settings, of which `result_max` is the longest item. `control`: what control
-    /// keys begin with; empty: there are none.
+    /// Runs the tests under these settings, of which `result_max` is the longest item. `control`: what
+    /// control keys begin with; empty: there are none.
     ///
     /// # Errors
     /// A line for each test that fails.

@@ -145,7 +145,7 @@ fn lint_dir(dir: &Path) -> SourceReport {
     SourceReport { types, libraries, ..report(problems, files) }
 }
 
-/// Runs the tests of the types of a directory, or one file of them, under these settings; None: with the defaults
+/// Runs the tests of the types of a directory, or one file of them, under these settings, or with the defaults
 /// of all of them. None is returned if it has no sources.
 ///
 /// # Errors

@@ -4,8 +4,9 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
-use cattlegrid_load::harness::{Server, Start, StartError, until};
+use cattlegrid_load::harness::{Server, Start, StartError, comes_true, until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
@@ -293,8 +294,8 @@ fn twenty_reloads_in_a_row_end_in_the_last_program() {
     until("the workers have ended", || program.processes().is_empty());
 }
 
-/// While the server is stopped a worker answers; the lease of the loader and the waits of clients run out. What
-/// has arrived goes before both.
+/// While the server is stopped a worker answers; the loader's lease and the waits of clients run out. What has
+/// arrived goes before both.
 #[test]
 fn an_answer_that_arrives_during_a_stop_counts() {
     let program = Program::new();
@@ -314,7 +315,7 @@ fn an_answer_that_arrives_during_a_stop_counts() {
         until("the job is at a worker", || count(&server, "pages:running") == 1);
         server.signal(Signal::SIGSTOP);
         // Longer than `hold`, and than the lease, which is a second longer than the timeout.
-        std::thread::sleep(std::time::Duration::from_secs(4));
+        assert!(!comes_true(Duration::from_secs(4), || false));
         server.signal(Signal::SIGCONT);
         for mut client in clients {
             client.expect(&value(&key));

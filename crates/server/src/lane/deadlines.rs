@@ -24,7 +24,7 @@ impl LateTimers {
         let late_ms = if due_ms == 0 { 0 } else { now_ms.saturating_sub(due_ms) };
         if late_ms >= LATE_MS {
             let since = *self.since_ms.get_or_insert(now_ms);
-            if now_ms.saturating_sub(since) < (since.saturating_sub(due_ms)).min(SETTLE_MS) {
+            if now_ms.saturating_sub(since) < since.saturating_sub(due_ms).min(SETTLE_MS) {
                 return false;
             }
         }
