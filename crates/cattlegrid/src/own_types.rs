@@ -7,15 +7,18 @@
 
 use std::path::PathBuf;
 
+use cattlegrid_config::ScriptLimits;
+use cattlegrid_objects::Settings;
+
 #[cfg(feature = "scripts")]
 mod luau;
 #[cfg(not(feature = "scripts"))]
 mod none;
 
 #[cfg(feature = "scripts")]
-pub(crate) use luau::{TYPES, lint, test};
+pub(crate) use luau::{TYPES, UNTESTED, lint, test};
 #[cfg(not(feature = "scripts"))]
-pub(crate) use none::{TYPES, lint, test};
+pub(crate) use none::{TYPES, UNTESTED, lint, test};
 
 /// The result of a check of sources.
 #[derive(Debug, Default)]
@@ -40,6 +43,18 @@ pub(crate) struct SourceProblem {
     pub(crate) line: String,
     /// The sources cannot be used.
     pub(crate) is_error: bool,
+}
+
+/// The settings under which tests of types are run, from a rule file.
+#[derive(Debug)]
+#[cfg_attr(not(feature = "scripts"), expect(dead_code, reason = "without scripts there are no tests"))]
+pub(crate) struct TestSettings {
+    /// `[objects]`.
+    pub(crate) objects: Settings,
+    /// What control keys begin with; empty: there are none.
+    pub(crate) control: String,
+    /// The limits of methods.
+    pub(crate) limits: ScriptLimits,
 }
 
 /// Tests of types that were run.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::command_line::Command;
+use crate::command_line::{Command, next_value};
 use crate::error::UsageError;
 use crate::help::HelpTopic;
 
@@ -72,7 +72,7 @@ pub(crate) fn parse_advise(words: &[String]) -> Result<Command, UsageError> {
                     return Err(unknown(option));
                 };
                 let missing = || UsageError::new(format!("advise {name}: needs a value: {what}"));
-                let value = attached.or_else(|| words.next().cloned()).ok_or_else(missing)?;
+                let value = attached.or_else(|| next_value(&mut words).cloned()).ok_or_else(missing)?;
                 match name {
                     "--seconds" => seconds = seconds_of(&value)?,
                     "--shadow" => shadow = Some(value),

@@ -33,7 +33,7 @@ pub fn check(path: &Path, key: Option<&str>, types: &'static dyn TypeLoader) -> 
 /// # Errors
 /// The server's objections to the settings if it were started with only the file.
 pub fn explain(file: &RuleFile, key: Option<&str>) -> Result<String, ConfigError> {
-    let settings = file.settings().map_err(|error| ConfigError::one(&file.path, error))?;
+    let settings = file.settings().map_err(|error| ConfigError::of(&file.path, error))?;
     if let Some(key) = key.filter(|key| !is_key(key)) {
         let problem = format_args!(
             "--key {key:?}: cannot be a key, which has 1 to {KEY_BYTES_MAX} bytes without blanks"

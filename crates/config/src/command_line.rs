@@ -6,7 +6,8 @@
 //! idle_timeout=5,no_modern`), and may be repeated. Of an option that is given twice the last one counts.
 //!
 //! memcached reads `-p abc` as port 0; here an invalid value is an error that names the option, the mistake
-//! and the correct form.
+//! and the correct form. So is an option in the place of a value (`-s -m 64`), which getopt takes as the
+//! value.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -188,7 +189,8 @@ fn parse_demo(words: &[String]) -> Result<Command, UsageError> {
             "--keep" => keep = true,
             "--open" => open = true,
             "--picture" => {
-                let file = words.next().ok_or_else(|| UsageError::new("demo --picture: needs a file"))?;
+                let file =
+                    next_value(&mut words).ok_or_else(|| UsageError::new("demo --picture: needs a file"))?;
                 picture = Some(PathBuf::from(file));
             }
             "-h" | "--help" => return Ok(Command::Help(HelpTopic::Demo)),
@@ -241,7 +243,7 @@ fn parse_check(words: &[String]) -> Result<Command, UsageError> {
             name @ ("--key" | "--try" | "--server") => {
                 let what = if name == "--server" { "host:port of a server" } else { "a key" };
                 let missing = || UsageError::new(format!("check {name}: needs a value: {what}"));
-                let given = Some(words.next().ok_or_else(missing)?.clone());
+                let given = Some(next_value(&mut words).ok_or_else(missing)?.clone());
                 *(match name {
                     "--key" => &mut key,
                     "--try" => &mut tried,
@@ -428,8 +430,51 @@ fn parse_long(
         }
         return apply(row, &shown, None, settings);
     }
-    let value = attached.or_else(|| words.next().map(String::as_str)).ok_or_else(|| missing(row, &shown))?;
+    let value = match attached {
+        Some(value) => value,
+        None => next_word(row, &shown, &format!("{shown}="), words)?,
+    };
     apply(row, &shown, Some(value), settings)
+}
+
+/// The next word, as the value of an option that is written `shown`. memcached takes an option that follows
+/// as the value, and opens a socket with the name `-m`; here it is an error. `attached`: the option as it is
+/// written before a value in the same word.
+fn next_word<'w>(
+    row: &OptionRow,
+    shown: &str,
+    attached: &str,
+    words: &mut std::slice::Iter<'w, String>,
+) -> Result<&'w str, UsageError> {
+    let word = words.next().ok_or_else(|| missing(row, shown))?;
+    if !is_option(word) {
+        return Ok(word);
+    }
+    let error = missing(row, shown);
+    Err(UsageError::new(format!(
+        "{error}, and {word} is an option; write {attached}{word} if it is the value"
+    )))
+}
+
+/// Whether the word begins with an option of the server.
+fn is_option(word: &str) -> bool {
+    if let Some(long) = word.strip_prefix("--") {
+        let name = long.split_once('=').map_or(long, |(name, _)| name);
+        return name.is_empty() || name == HELP_ALL || find_long(name).is_ok();
+    }
+    let letter = word.strip_prefix('-').and_then(|cluster| cluster.chars().next());
+    letter.is_some_and(|letter| find_short(letter).is_some())
+}
+
+/// The row of a letter.
+fn find_short(letter: char) -> Option<&'static OptionRow> {
+    rows().find(|row| matches!(row.name, OptionName::Switch { short: Some(short), .. } if short == letter))
+}
+
+/// The next word as the value of an option of a subcommand, unless it is an option itself.
+pub(crate) fn next_value<'w>(words: &mut std::slice::Iter<'w, String>) -> Option<&'w String> {
+    words.as_slice().first().filter(|word| !word.starts_with("--"))?;
+    words.next()
 }
 
 /// The row of a long name, or of the only name that begins with it.
@@ -462,8 +507,7 @@ fn parse_cluster(
     let mut rest = cluster;
     while let Some(letter) = rest.chars().next() {
         rest = &rest[letter.len_utf8()..];
-        let row = rows()
-            .find(|row| matches!(row.name, OptionName::Switch { short: Some(short), .. } if short == letter))
+        let row = find_short(letter)
             .ok_or_else(|| UsageError::new(format!("-{letter}: unknown option; --help-all lists all")))?;
         let shown = format!("-{letter}");
         if !row.kind.is_wanted() {
@@ -472,8 +516,7 @@ fn parse_cluster(
             }
             continue;
         }
-        let value = if rest.is_empty() { words.next().map(String::as_str) } else { Some(rest) };
-        let value = value.ok_or_else(|| missing(row, &shown))?;
+        let value = if rest.is_empty() { next_word(row, &shown, &shown, words)? } else { rest };
         return apply(row, &shown, Some(value), settings);
     }
     Ok(None)

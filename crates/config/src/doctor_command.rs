@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::apply::InfoOption;
-use crate::command_line::{Command, settings_of, stray_notice};
+use crate::command_line::{Command, next_value, settings_of, stray_notice};
 use crate::error::UsageError;
 use crate::help::HelpTopic;
 use crate::own_types::TypeLoader;
@@ -33,7 +33,7 @@ pub(crate) fn parse_doctor(words: &[String], types: &'static dyn TypeLoader) -> 
         match word.as_str() {
             "--json" => json = true,
             "--pid" => {
-                let given = words.next();
+                let given = next_value(&mut words);
                 let missing = || UsageError::new("doctor --pid: needs a value: the id of a process");
                 pid = Some(parse_pid(given.ok_or_else(missing)?)?);
             }

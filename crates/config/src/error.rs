@@ -32,9 +32,15 @@ impl ConfigError {
         Self { lines }
     }
 
-    /// An error that concerns the file at `path` as a whole.
+    /// The error of a server with the file at `path`: its lines that do not name the file are about it as a
+    /// whole.
     pub fn of(path: &Path, problem: impl Display) -> Self {
-        Self::one(path, problem)
+        let place = format!("{}:", path.display());
+        let problem = problem.to_string();
+        let line = |line: &str| {
+            if line.starts_with(&place) { line.to_owned() } else { format!("{place} {line}") }
+        };
+        Self { lines: problem.lines().map(line).collect() }
     }
 
     /// An error of the file at `path`, without a line number.

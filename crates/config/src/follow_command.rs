@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::command_line::Command;
+use crate::command_line::{Command, next_value};
 use crate::error::UsageError;
 use crate::help::HelpTopic;
 use crate::problems::most_similar;
@@ -170,7 +170,7 @@ pub(crate) fn parse_follow(words: &[String]) -> Result<Command, UsageError> {
             return Err(unknown(word));
         };
         let missing = || UsageError::new(format!("follow {name}: needs a value: {what}"));
-        let value = attached.or_else(|| words.next().cloned()).ok_or_else(missing)?;
+        let value = attached.or_else(|| next_value(&mut words).cloned()).ok_or_else(missing)?;
         let wrong = |problem: &str| UsageError::new(format!("follow {name} {value}: {problem}"));
         match name {
             "--to" => servers.extend(parse_servers(&value)?),

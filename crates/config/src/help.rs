@@ -323,7 +323,7 @@ Status: 0 after a signal, 2 for words or a file with mistakes.
 const OBJECTS: &str = "\
 Usage: cattlegrid objects list [DIR] [TYPE]
        cattlegrid objects call [DIR] [--at TIME] NAME...
-       cattlegrid objects test PATH...
+       cattlegrid objects test [--config FILE] PATH...
        cattlegrid objects lint PATH...
        cattlegrid objects bench [DIR] [--count N] NAME...
 
@@ -337,7 +337,9 @@ Types of objects and their methods, without a server.
   bench   time calls
 
 DIR is a directory of types of your own, written with a slash (own/), or
---objects DIR; --config FILE takes the types of a rule file.
+--objects DIR; --config FILE takes the types of a rule file. test --config FILE
+runs tests of types under the settings of a server with that file, without PATH
+those of its dir.
 
   -h, --help   print this
 ";

@@ -2,9 +2,10 @@
 //! settings.
 //!
 //! A table is checked in two steps. Mistakes that the file alone shows are problems with a line: the sources
-//! of its directory are loaded and tested, and the registry of types is made, so that `check` reports the
-//! same errors as the server. Mistakes that depend on other settings (the memory, the prefix of control keys,
-//! `--objects` instead of `dir`) are found when these are known, at the start and at a reload.
+//! of its directory are loaded, and the registry of types is made. Mistakes that depend on other settings
+//! (the memory, the prefix of control keys, `--objects` instead of `dir`) are found when these are known, at
+//! the start and at a reload; then the tests of the types are run, which depend on them too. `check` does
+//! both, so that it reports the same errors as the server.
 //!
 //! # Invariants
 //! * [`Objects`] is accepted by `Registry::with_host`.
@@ -57,6 +58,12 @@ impl Objects {
     /// If `settings` were changed so that the registry refuses them.
     pub fn registry(&self) -> Registry {
         registry(self.settings.clone(), self.own.as_ref()).expect("it was tried when the settings were read")
+    }
+
+    /// The settings of the server of a test of types, which has 64 MiB of memory, or more for longer items.
+    pub fn tested(&self) -> Registered {
+        let pinned_max = self.settings.pinned_max.min(TESTED_BYTES / 2);
+        Registered { pinned_max, ..self.settings.clone() }
     }
 
     /// Warnings, a line each: of the sources, and of rules whose pattern means calls of methods.
@@ -139,8 +146,10 @@ pub(crate) struct ObjectsSection {
     offset: usize,
     draft: ObjectsDraft,
     dir: Option<PathBuf>,
-    /// Whether the types are from a directory outside of the file, whose tests were not run yet.
+    /// Whether the types are from a directory outside of the file.
     is_given: bool,
+    /// The line of `dir` in the file.
+    dir_line: usize,
     own: Option<OwnTypes>,
     /// The digest of the directory, as in [`Objects::seen`].
     seen: u64,
@@ -176,11 +185,12 @@ pub(crate) struct ObjectRule {
     pub(crate) problem: String,
 }
 
-/// Reads the table at `offset` of the rule file at `path`. Where it has a problem it gets defaults.
+/// Reads the table at `offset` of the rule file at `path`, whose text is `text`. Where it has a problem it
+/// gets defaults.
 pub(crate) fn read_objects(
     offset: usize,
     table: &DeTable<'_>,
-    path: &Path,
+    (path, text): (&Path, &str),
     (given, types): (Option<TypesDir<'_>>, &dyn TypeLoader),
     problems: &mut Problems,
 ) -> ObjectsSection {
@@ -229,13 +239,8 @@ pub(crate) fn read_objects(
         }
         return section;
     }
-    let before = problems.len();
+    section.dir_line = line_of(text, dir.offset);
     section.settings = section.resolve(problems);
-    if problems.len() == before {
-        for problem in section.test().err().unwrap_or_default() {
-            problems.add(dir.offset, format!("[objects]: dir {:?}: {problem}", dir.text));
-        }
-    }
     section
 }
 
@@ -410,11 +415,11 @@ impl ObjectRule {
 
 impl Settings {
     /// The objects of a server with these settings under the rule file `file`; None: they are switched off.
-    /// The directory of `--objects` is read.
+    /// The directory of `--objects` is read, and the tests of the types are run.
     ///
     /// # Errors
-    /// The table does not fit the settings; `--objects` is not a directory, or its sources cannot be used; or
-    /// a rule for objects has other keys than tags.
+    /// The table does not fit the settings; `--objects` is not a directory, or its sources cannot be used; a
+    /// test fails; or a rule for objects has other keys than tags.
     pub fn objects_under(&self, file: Option<&RuleFile>) -> Result<Option<Objects>, UsageError> {
         self.objects_of(file, false)
     }
@@ -428,20 +433,30 @@ impl Settings {
     }
 
     fn objects_of(&self, file: Option<&RuleFile>, again: bool) -> Result<Option<Objects>, UsageError> {
-        let section = match (file.and_then(|file| file.objects.clone()), &self.objects_dir) {
+        let of_dir = |dir: &Path| format!("[objects]: dir {}", dir.display());
+        let (section, label) = match (file.and_then(|file| file.objects.clone()), &self.objects_dir) {
             (None, None) => return Ok(None),
-            (Some(section), Some(given)) if section.is_given && !again => {
-                section.test().map_err(|problems| wrong_dir("--objects ", given, &problems))?;
-                section
-            }
             (section, Some(given)) => {
-                section.unwrap_or_default().with_dir(given, "--objects ", self.types)?
+                let label = format!("--objects {}", given.display());
+                match section {
+                    Some(section) if section.is_given && !again => (section, label),
+                    section => (section.unwrap_or_default().with_dir(given, &label, self.types)?, label),
+                }
             }
             (Some(ObjectsSection { dir: Some(dir), draft, offset, .. }), None) if again => {
                 let section = ObjectsSection { offset, draft, ..ObjectsSection::default() };
-                section.with_dir(&dir, "[objects]: dir ", self.types)?
+                (section.with_dir(&dir, &of_dir(&dir), self.types)?, of_dir(&dir))
             }
-            (Some(section), None) => section,
+            (Some(section), None) => {
+                let label = match (&section.draft.dir, file) {
+                    (Some(dir), Some(file)) if section.has_dir() => {
+                        let (path, line) = (file.path.display(), section.dir_line);
+                        format!("{path}:{line}: [objects]: dir {:?}", dir.text)
+                    }
+                    _ => of_dir(section.dir.as_deref().unwrap_or(Path::new(""))),
+                };
+                (section, label)
+            }
         };
         let ObjectsSection { draft, dir, own, seen, settings, .. } = section;
         let pinned_max = draft.pinned_bytes.unwrap_or(self.memory_bytes / 16);
@@ -462,7 +477,14 @@ impl Settings {
             }
         }
         let has_scripts = self.types.has_scripts();
-        Ok(Some(Objects { dir, settings, own, seen, limits: draft.limits, watch: draft.watch, has_scripts }))
+        let (limits, watch) = (draft.limits, draft.watch);
+        let objects = Objects { dir, settings, own, seen, limits, watch, has_scripts };
+        if let Some(own) = &objects.own {
+            // Without a rule file there are no control keys.
+            let control = file.map_or("", |_| &self.protection.control);
+            own.tests.run(&objects.tested(), control).map_err(|problems| wrong_dir(&label, &problems))?;
+        }
+        Ok(Some(objects))
     }
 }
 
@@ -472,23 +494,14 @@ impl ObjectsSection {
     /// # Errors
     /// The sources cannot be used.
     fn with_dir(mut self, given: &Path, label: &str, types: &dyn TypeLoader) -> Result<Self, UsageError> {
-        let wrong = |problems: Vec<String>| wrong_dir(label, given, &problems);
-        self.load(Path::new(""), &given_text(given), types).map_err(wrong)?;
+        let loaded = self.load(Path::new(""), &given_text(given), types);
+        loaded.map_err(|problems| wrong_dir(label, &problems))?;
         let mut problems = Problems::default();
         self.settings = self.resolve(&mut problems);
         if !problems.is_empty() {
             return Err(UsageError::new(problems.texts().join("\n")));
         }
-        self.test().map_err(wrong)?;
         Ok(self)
-    }
-
-    /// Runs the tests of the types.
-    ///
-    /// # Errors
-    /// A line for each test that fails.
-    fn test(&self) -> Result<(), Vec<String>> {
-        self.own.as_ref().map_or(Ok(()), |own| own.tests.run(&self.settings))
     }
 }
 
@@ -498,8 +511,8 @@ fn given_text(given: &Path) -> TextValue {
 }
 
 /// The error of a directory; `label` names it.
-fn wrong_dir(label: &str, given: &Path, problems: &[String]) -> UsageError {
-    let line = |problem: &String| format!("{label}{}: {problem}", given.display());
+fn wrong_dir(label: &str, problems: &[String]) -> UsageError {
+    let line = |problem: &String| format!("{label}: {problem}");
     UsageError::new(problems.iter().map(line).collect::<Vec<_>>().join("\n"))
 }
 
@@ -535,6 +548,9 @@ fn check_control(settings: &Registered, control: &str) -> Result<(), UsageError>
         None => Ok(()),
     }
 }
+
+/// The memory of the server of a test of types, unless two of the longest items need more.
+const TESTED_BYTES: usize = 64 << 20;
 
 #[cfg(test)]
 mod tests;

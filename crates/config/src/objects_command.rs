@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::command_line::Command;
+use crate::command_line::{Command, next_value};
 use crate::error::UsageError;
 use crate::help::HelpTopic;
 use crate::moment::{parse_moment, parse_step};
@@ -27,9 +27,11 @@ pub enum ObjectsCommand {
         /// The steps in order, with at least one call.
         steps: Vec<CallStep>,
     },
-    /// `test PATH...`: run transcripts, and tests of users' own types.
+    /// `test [--config FILE] PATH...`: run transcripts, and tests of users' own types.
     Test {
-        /// Transcripts, files of tests, and directories of both; at least one.
+        /// The rule file under whose settings tests of types are run; None: with the defaults.
+        config: Option<PathBuf>,
+        /// Transcripts, files of tests, and directories of both; without any, the directory of the rule file.
         paths: Vec<PathBuf>,
     },
     /// `lint PATH...`: check the sources of users' own types.
@@ -70,7 +72,8 @@ pub enum CallStep {
 }
 
 const FORMS: &str = "objects takes list [TYPE], call [--at TIME] NAME..., test PATH..., lint PATH..., or \
-                     bench [--count N] NAME...; list, call and bench take DIR, --objects DIR or --config FILE";
+                     bench [--count N] NAME...; list, call and bench take DIR, --objects DIR or --config FILE, \
+                     test takes --config FILE";
 
 /// Parses the words after `objects`.
 pub(crate) fn parse_objects(words: &[String]) -> Result<Command, UsageError> {
@@ -84,9 +87,7 @@ pub(crate) fn parse_objects(words: &[String]) -> Result<Command, UsageError> {
     match first.as_str() {
         "list" => parse_list(words),
         "call" => parse_call(words),
-        "test" => {
-            Ok(ObjectsCommand::Test { paths: parse_paths("test", "a transcript or a directory", words)? })
-        }
+        "test" => parse_test(words),
         "lint" => Ok(ObjectsCommand::Lint { paths: parse_paths("lint", "a directory or a source", words)? }),
         "bench" => parse_bench(words),
         other => {
@@ -144,7 +145,7 @@ impl<'w> SubcommandWords<'w> {
             let mut value = |what: &str| {
                 let missing =
                     || UsageError::new(format!("objects {subcommand} {name}: needs a value: {what}"));
-                attached.clone().or_else(|| self.left.next().cloned()).ok_or_else(missing)
+                attached.clone().or_else(|| next_value(&mut self.left).cloned()).ok_or_else(missing)
             };
             match (name, own) {
                 ("--config", _) => {
@@ -256,6 +257,34 @@ fn parse_bench(words: &[String]) -> Result<ObjectsCommand, UsageError> {
     Ok(ObjectsCommand::Bench { types: words.types, count, names })
 }
 
+fn parse_test(words: &[String]) -> Result<ObjectsCommand, UsageError> {
+    let (mut config, mut paths) = (None, Vec::new());
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let (name, attached) = word.split_once('=').unwrap_or((word, ""));
+        if !word.starts_with('-') {
+            paths.push(PathBuf::from(word));
+        } else if name != "--config" {
+            return Err(UsageError::new(format!(
+                "objects test {word}: unknown option; it takes files, directories and --config <file>"
+            )));
+        } else if config.is_some() {
+            return Err(UsageError::new(format!("objects test {word}: unexpected; it takes one rule file")));
+        } else {
+            let value =
+                if name == word { next_value(&mut words).map(String::as_str) } else { Some(attached) };
+            let missing = || UsageError::new("objects test --config: needs a value: a rule file");
+            config = Some(PathBuf::from(value.filter(|value| !value.is_empty()).ok_or_else(missing)?));
+        }
+    }
+    if paths.is_empty() && config.is_none() {
+        return Err(UsageError::new(
+            "objects test: needs a transcript or a directory: objects test <path>...",
+        ));
+    }
+    Ok(ObjectsCommand::Test { config, paths })
+}
+
 fn parse_paths(subcommand: &str, what: &str, words: &[String]) -> Result<Vec<PathBuf>, UsageError> {
     if let Some(option) = words.iter().find(|word| word.starts_with('-')) {
         return Err(UsageError::new(format!(
@@ -316,7 +345,14 @@ mod tests {
         let call = ObjectsCommand::Call { types: TypeSelection::Dir("./own".into()), at_ms: None, steps };
         assert_eq!(parse("objects call ./own a:b:c/d +1s"), Ok(call));
         let paths = || vec!["a".into(), "b".into()];
-        assert_eq!(parse("objects test a b"), Ok(ObjectsCommand::Test { paths: paths() }));
+        for (line, config, paths) in [
+            ("a b", None, paths()),
+            ("a --config f b", Some("f".into()), paths()),
+            ("--config=f", Some("f".into()), Vec::new()),
+        ] {
+            let expected = Ok(ObjectsCommand::Test { config, paths });
+            assert_eq!(parse(&format!("objects test {line}")), expected, "{line}");
+        }
         assert_eq!(parse("objects lint a b"), Ok(ObjectsCommand::Lint { paths: paths() }));
         for (words, types, count) in [
             ("a:b:c", TypeSelection::Shipped, 10_000),
@@ -363,7 +399,16 @@ mod tests {
                 "objects call --at noon: must be a time such as 2026-01-01T00:00:00Z, or Unix seconds, from 1970 to 2100",
             ),
             ("objects test", "objects test: needs a transcript or a directory: objects test <path>..."),
-            ("objects test -v a", "objects test -v: unknown option; it takes files and directories"),
+            (
+                "objects test -v a",
+                "objects test -v: unknown option; it takes files, directories and --config <file>",
+            ),
+            ("objects test a --config", "objects test --config: needs a value: a rule file"),
+            ("objects test --config=", "objects test --config: needs a value: a rule file"),
+            (
+                "objects test --config a --config=b",
+                "objects test --config=b: unexpected; it takes one rule file",
+            ),
             ("objects lint", "objects lint: needs a directory or a source: objects lint <path>..."),
             ("objects bench", "objects bench: needs the name of a call, such as counter:add:visits:1"),
             ("objects bench a:b:c --count", "objects bench --count: needs a value: a number of calls"),

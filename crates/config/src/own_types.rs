@@ -33,11 +33,12 @@ pub trait TypeLoader: Debug + Sync {
 
 /// The tests of users' own types.
 pub trait TypeTests: Debug + Send + Sync {
-    /// Runs the tests under these settings.
+    /// Runs the tests under these settings, of which `result_max` is the longest item. `control`: what
+    /// control keys begin with; empty: there are none.
     ///
     /// # Errors
     /// A line for each test that fails.
-    fn run(&self, settings: &Registered) -> Result<(), Vec<String>>;
+    fn run(&self, settings: &Registered, control: &str) -> Result<(), Vec<String>>;
 }
 
 /// Limits of the methods of users' own types.

@@ -27,10 +27,6 @@ impl Problems {
         self.0.is_empty()
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
-
     /// The texts of the mistakes, without places.
     pub(crate) fn texts(self) -> Vec<String> {
         self.0.into_iter().map(|(_, problem)| problem).collect()

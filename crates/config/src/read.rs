@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cattlegrid_engine::rules::{Rule, Rules};
@@ -144,7 +144,8 @@ impl RuleFile {
                 ("loader", DeValue::Table(all)) => loaders = read_loaders(all, path, problems),
                 ("loader", _) => problems.add(name.span().start, "loader: is a table; write [loader.NAME]"),
                 ("objects", DeValue::Table(own)) => {
-                    objects = Some(read_objects(name.span().start, own, path, (given, types), problems));
+                    objects =
+                        Some(read_objects(name.span().start, own, (path, text), (given, types), problems));
                 }
                 ("follow", DeValue::Table(all)) => follow_table = Some(all),
                 ("follow", _) => problems.add(name.span().start, "follow: is a table; write [follow.NAME]"),
@@ -208,7 +209,14 @@ impl RuleFile {
         Self::load_with(&self.path, self.objects_dir.as_deref(), self.types)
     }
 
-    /// The settings of a server that is started with this file alone.
+    /// The file of users that `[server]` names.
+    pub fn auth_file(&self) -> Option<PathBuf> {
+        let mut settings = Settings::default();
+        self.server.apply(&mut settings).ok()?;
+        settings.auth_file
+    }
+
+    /// The settings of a server that is started with this file alone. The tests of its types are run.
     ///
     /// # Errors
     /// The errors of such a server's start.
@@ -217,7 +225,7 @@ impl RuleFile {
     }
 
     /// The settings of a server that is started with this file, and with `--objects` if its `[objects]` has
-    /// no `dir`.
+    /// no `dir`. The tests of its types are run.
     ///
     /// # Errors
     /// The errors of such a server's start.

@@ -154,6 +154,9 @@ pub struct Settings {
     pub tuning: BTreeMap<&'static str, String>,
     /// A line for each option that was accepted without effect, to be logged at the start.
     pub notices: Vec<String>,
+    /// A line for each thing in the rule file or in sources of types that is probably a mistake, or goes with
+    /// the next release, to be logged at the start as a warning.
+    pub warnings: Vec<String>,
     /// Words of the command line that are neither an option nor a value.
     pub(crate) strays: Vec<String>,
     pub(crate) port_given: bool,
@@ -301,6 +304,7 @@ impl Default for Settings {
             unsent_bytes: 64 << 20,
             tuning: TUNING.iter().map(|(name, value)| (*name, (*value).to_owned())).collect(),
             notices: Vec::new(),
+            warnings: Vec::new(),
             strays: Vec::new(),
             port_given: false,
         }
@@ -451,12 +455,12 @@ impl Settings {
                     share.prefix
                 )));
             }
-            self.notices.extend(file.warns_of_loaders());
-            self.notices.extend(file.warns_of_patterns());
+            self.warnings.extend(file.warns_of_loaders());
+            self.warnings.extend(file.warns_of_patterns());
         }
         self.objects = self.objects_under(self.rule_file.as_ref())?;
         if let Some(objects) = &self.objects {
-            self.notices.extend(objects.warns(self.rule_file.as_ref()));
+            self.warnings.extend(objects.warns(self.rule_file.as_ref()));
         }
         Ok(())
     }

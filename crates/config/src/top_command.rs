@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::command_line::Command;
+use crate::command_line::{Command, next_value};
 use crate::error::UsageError;
 use crate::help::HelpTopic;
 use crate::problems::{most_similar, nearest};
@@ -67,7 +67,7 @@ pub(crate) fn parse_top(words: &[String]) -> Result<Command, UsageError> {
         };
         let mut value = |what: &str| {
             let missing = || UsageError::new(format!("top {name}: needs a value: {what}"));
-            given.clone().or_else(|| words.next().cloned()).ok_or_else(missing)
+            given.clone().or_else(|| next_value(&mut words).cloned()).ok_or_else(missing)
         };
         match name {
             "-h" | "--help" => return Ok(Command::Help(HelpTopic::Top)),

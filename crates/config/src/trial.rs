@@ -34,7 +34,7 @@ impl LoaderTrial {
     /// computes its value.
     pub fn new(path: &Path, key: &str, types: &'static dyn TypeLoader) -> Result<Self, ConfigError> {
         let file = RuleFile::load(path, types)?;
-        let settings = file.settings().map_err(|error| ConfigError::one(path, error))?;
+        let settings = file.settings().map_err(|error| ConfigError::of(path, error))?;
         let wrong = |problem: &str| ConfigError::one(path, format_args!("--try {key:?}: {problem}"));
         if !(1..=KEY_BYTES_MAX).contains(&key.len())
             || key.contains(|c: char| c == ' ' || c.is_ascii_control())

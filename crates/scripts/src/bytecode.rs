@@ -7,6 +7,8 @@
 //! * Bytes of another version, and truncated bytes, are read as None, so that no mistakes are reported for
 //!   them.
 
+use std::collections::HashSet;
+
 /// The versions of bytecode that are read. Version 11 also has slots for call targets.
 const VERSIONS: [u8; 2] = [9, 11];
 const TYPES_VERSION: u8 = 3;
@@ -22,10 +24,16 @@ mod opcode {
     pub(super) const SET_GLOBAL: u8 = 8;
     pub(super) const SET_UPVALUE: u8 = 10;
     pub(super) const GET_IMPORT: u8 = 12;
+    pub(super) const LOAD_BOOLEAN: u8 = 3;
+    pub(super) const GET_MEMBER: u8 = 15;
     pub(super) const NEW_CLOSURE: u8 = 19;
     pub(super) const RETURN: u8 = 22;
     pub(super) const DUPLICATE_CLOSURE: u8 = 64;
     pub(super) const CAPTURE: u8 = 70;
+    pub(super) const JUMP_LONG: u8 = 67;
+    /// The instructions that may go on at a place that their upper half says.
+    pub(super) const JUMPS: [u8; 21] =
+        [23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 56, 57, 58, 59, 61, 76, 77, 78, 79, 80, 88];
     /// The instructions of two words.
     pub(super) const LONG: [u8; 29] = [
         7, 8, 12, 15, 16, 20, 27, 28, 29, 30, 31, 32, 53, 55, 58, 60, 66, 74, 75, 77, 78, 79, 80, 83, 84, 85,
@@ -332,8 +340,31 @@ impl FunctionBody<'_> {
         Some(parts.collect::<Option<Vec<_>>>()?.join("."))
     }
 
+    /// Places at which an instruction other than the one before may go on.
+    fn targets(&self) -> HashSet<usize> {
+        let mut targets = HashSet::new();
+        let mut place = 0;
+        while let Some(word) = self.code.get(place) {
+            let [code, _, _, c] = word.to_le_bytes();
+            // The bits of the word that are signed offsets.
+            let offset = match code {
+                opcode::LOAD_BOOLEAN => Some(i32::from(c)),
+                opcode::JUMP_LONG => Some(word.cast_signed() >> 8),
+                code if opcode::JUMPS.contains(&code) => Some(word.cast_signed() >> 16),
+                _ => None,
+            };
+            let target = offset.and_then(|offset| (place + 1).checked_add_signed(offset as isize));
+            targets.extend(target.filter(|target| *target != place + 1));
+            place += if opcode::LONG.contains(&code) { 2 } else { 1 };
+        }
+        targets
+    }
+
     fn uses(&self, upvalues: &[String], children: &[usize]) -> Option<(Vec<(usize, NameUse)>, Closures)> {
         let (mut uses, mut closures) = (Vec::<(usize, NameUse)>::new(), Closures::new());
+        let targets = self.targets();
+        // The register that has this name's value at the next instruction.
+        let mut read: Option<(u8, String)> = None;
         let mut place = 0;
         while let Some(word) = self.code.get(place) {
             let [code, a, b, _] = word.to_le_bytes();
@@ -341,11 +372,30 @@ impl FunctionBody<'_> {
             let is_long = opcode::LONG.contains(&code);
             let next = if is_long { *self.code.get(place + 1)? } else { 0 };
             let mut note = |one: NameUse| uses.push((self.lines[place], one));
+            let before = read.take().filter(|_| !targets.contains(&place));
             match code {
-                opcode::GET_GLOBAL => note(NameUse::Read(self.text(next)?.to_owned())),
+                opcode::GET_GLOBAL => {
+                    let name = self.text(next)?.to_owned();
+                    note(NameUse::Read(name.clone()));
+                    read = Some((a, name));
+                }
                 // Only members in the text itself are noted. The value in a register is unknown, and may come
-                // from elsewhere.
-                opcode::GET_IMPORT => note(NameUse::Read(self.import(next)?)),
+                // from elsewhere, unless the instruction before has read it.
+                opcode::GET_IMPORT => {
+                    let name = self.import(next)?;
+                    note(NameUse::Read(name.clone()));
+                    read = Some((a, name));
+                }
+                // Behind 1,023 other constants, a member has an instruction of its own.
+                opcode::GET_MEMBER => {
+                    if let (Some((register, of)), Some(member)) = (before, self.text(next))
+                        && register == b
+                    {
+                        let name = format!("{of}.{member}");
+                        note(NameUse::Read(name.clone()));
+                        read = Some((a, name));
+                    }
+                }
                 opcode::SET_GLOBAL => note(NameUse::Assigned(self.text(next)?.to_owned())),
                 opcode::SET_UPVALUE => {
                     let name = upvalues.get(usize::from(b)).cloned().unwrap_or_default();

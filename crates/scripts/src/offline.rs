@@ -20,6 +20,7 @@ use mlua::chunk::ChunkMode;
 use mlua::{Function, Value};
 
 use crate::call::{is_memory, text_of};
+use crate::json;
 use crate::limits::{Breach, Limits};
 use crate::load;
 use crate::problem::{Problem, Severity};
@@ -144,7 +145,18 @@ impl<'f> TestFile<'f> {
             Some(Breach::Time) => format!("takes longer than {} s", FILE_TIME.as_secs()),
             Some(Breach::Memory) => too_much_memory(),
         };
-        Err(vec![problem(&self.source.path, None, text)])
+        let mut problems = ran.err().unwrap_or_default();
+        // Whatever runs after a limit was exceeded has failed for that reason alone.
+        match problems.iter().position(|one| one.text.ends_with(json::OVER)) {
+            Some(first) => {
+                problems.truncate(first + 1);
+                let found = &mut problems[first].text;
+                found.truncate(found.len() - json::OVER.len());
+                found.push_str(&text);
+            }
+            None => problems.push(problem(&self.source.path, None, text)),
+        }
+        Err(problems)
     }
 
     fn run_all(&self) -> Result<Vec<TestResult>, Vec<Problem>> {
@@ -181,6 +193,7 @@ impl<'f> TestFile<'f> {
                 Err(error) => {
                     let mut found = self.problem(&error);
                     found.text = format!("{name}: {}", found.text);
+                    found.line = found.line.or_else(|| run.info().line_defined);
                     failed.push(found);
                 }
             }

@@ -7,6 +7,7 @@
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_int};
+use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -264,7 +265,7 @@ unsafe extern "C-unwind" fn interrupted(state: *mut ffi::lua_State, gc: c_int) {
             // drop. The stack may be full: `lua_rawcheckstack` makes room for the text.
             unsafe {
                 ffi::lua_rawcheckstack(state, 4);
-                ffi::luaL_error(state, c"took too long".as_ptr());
+                raise_over(state);
             }
         }
     } else {
@@ -272,3 +273,38 @@ unsafe extern "C-unwind" fn interrupted(state: *mut ffi::lua_State, gc: c_int) {
         unsafe { (*ffi::lua_callbacks(state)).interrupt = None };
     }
 }
+
+/// Raises the error of a call that has exceeded its limit, with the line that runs. A line of [`PRELUDE`] is
+/// that of the test that has called it.
+///
+/// # Safety
+/// `state` runs a function of Luau, and has room for the text; the caller holds nothing to drop.
+unsafe fn raise_over(state: *mut ffi::lua_State) {
+    let mut place = MaybeUninit::<ffi::lua_Debug>::zeroed();
+    for level in 0..LEVELS_MAX {
+        // SAFETY: what is asked for is written where there is such a level, and zeroes are valid otherwise. The
+        // name is a text of Luau's, or in `place`.
+        unsafe {
+            if ffi::lua_getinfo(state, level, c"sl".as_ptr(), place.as_mut_ptr()) == 0 {
+                break;
+            }
+            let found = place.assume_init_ref();
+            if found.currentline > 0 && CStr::from_ptr(found.short_src) != PRELUDE {
+                ffi::lua_pushfstring(
+                    state,
+                    c"%s:%d: took too long".as_ptr(),
+                    found.short_src,
+                    found.currentline,
+                );
+                ffi::lua_error(state);
+            }
+        }
+    }
+    // SAFETY: as above.
+    unsafe { ffi::luaL_error(state, c"took too long".as_ptr()) };
+}
+
+/// The source of what `cg.test` has in Luau.
+const PRELUDE: &CStr = c"cg.test";
+/// Calls within each other of which one may be that of a test.
+const LEVELS_MAX: c_int = 8;

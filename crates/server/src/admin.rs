@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use cattlegrid_config::Settings;
+use cattlegrid_config::{ListenAddress, Settings};
 use tokio::runtime::Builder;
 use tokio::sync::watch;
 
@@ -97,6 +97,30 @@ impl Stage {
 }
 
 impl BoundAdmin {
+    /// Checks the options of `--admin` before anything is opened.
+    ///
+    /// # Errors
+    /// Other machines can reach the address, and an option that is required then is missing.
+    pub(crate) fn check(settings: &Settings, secrets: &Secrets) -> Result<(), ServeError> {
+        let Some(wanted) = &settings.admin else { return Ok(()) };
+        // A name that is not known, or has an address of loopback too, is judged when it is opened.
+        let addresses = listen::admin_addresses(wanted, PORT).unwrap_or_default();
+        let is_reached = !addresses.is_empty() && !addresses.iter().any(|address| address.ip().is_loopback());
+        if is_reached { Self::protected(wanted, secrets) } else { Ok(()) }
+    }
+
+    /// Refuses an address that other machines can reach without the options that it requires.
+    fn protected(wanted: &ListenAddress, secrets: &Secrets) -> Result<(), ServeError> {
+        let needs = secrets.missing_options();
+        if needs.is_empty() {
+            return Ok(());
+        }
+        Err(ServeError::Admin(format!(
+            "--admin {wanted}: other machines can reach it; add {}, or take an address of loopback such as 127.0.0.1:{PORT}",
+            needs.join(" and ")
+        )))
+    }
+
     /// Opens the sockets of `--admin`, without listening on them. None: the option is not set.
     ///
     /// # Errors
@@ -110,13 +134,7 @@ impl BoundAdmin {
         }
         let is_local = addresses.iter().all(|address| address.ip().is_loopback());
         if !is_local {
-            let needs = secrets.missing_options();
-            if !needs.is_empty() {
-                return Err(ServeError::Admin(format!(
-                    "--admin {wanted}: other machines can reach it; add {}, or take an address of loopback such as 127.0.0.1:{PORT}",
-                    needs.join(" and ")
-                )));
-            }
+            Self::protected(wanted, &secrets)?;
         }
         let hosts = if is_local { Hosts::local(wanted.host_text()) } else { Hosts::any() };
         Ok(Some(Self { sockets, addresses, hosts, secrets }))

@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use cattlegrid_engine::{Effects, Interest, Now, Output, Step, Wake};
+use cattlegrid_engine::{Effects, Interest, Now, Output, Wake};
 use cattlegrid_protocol::{BINARY_MAGIC, Parsed, parse, parse_packet};
 
 use crate::acceptor::ListeningSocket;
@@ -38,10 +38,12 @@ use crate::shared::Shared;
 use crate::turns::{BATCH, Family, Samplers, Turn, Turns, output_bytes};
 use crate::watch::{Record, RecordContent, Topics};
 use by_ring::{make_ring, send_by_ring};
+use deadlines::LateTimers;
 use leave::Draining;
 
 mod accept;
 mod by_ring;
+mod deadlines;
 pub(crate) mod handle;
 mod leave;
 mod room;
@@ -93,6 +95,8 @@ pub(crate) struct Lane<'a> {
     accepts: usize,
     /// When a request of a connection has waited long enough, in milliseconds, and the connection's token.
     deadlines: BTreeSet<(u64, u64)>,
+    /// Whether deadlines were missed for a stop of the process.
+    late: LateTimers,
     last_idle_check: u32,
     /// Second of the last look for connections that do not take their replies.
     last_unsent_check: u32,
@@ -135,6 +139,7 @@ impl<'a> Lane<'a> {
             ready_sockets: Vec::new(),
             accepts: 1,
             deadlines: BTreeSet::new(),
+            late: LateTimers::default(),
             last_idle_check: 0,
             last_unsent_check: 0,
             has_unsent: false,
@@ -476,29 +481,6 @@ impl<'a> Lane<'a> {
             for token in woken {
                 self.act(token, now, Connection::answer_held);
             }
-        }
-    }
-
-    /// Ends what has waited long enough: requests of this lane's connections, and leases.
-    fn handle_deadlines(&mut self) {
-        let timeout = self.shared.engine.next_timeout_ms();
-        if self.deadlines.is_empty() && timeout.is_none() {
-            return;
-        }
-        let now = self.now();
-        if timeout.is_some_and(|at| at <= now.ms) {
-            let (counters, interest) = (&self.shared.lanes[self.number].counters, self.shared.interest());
-            let mut step = Step { now, counters, interest, effects: &mut self.effects };
-            self.shared.engine.handle_timeouts(&mut step);
-        }
-        while let Some((_, token)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now.ms) {
-            self.deadlines.pop_first();
-            self.act(token, now, |connection, turn| {
-                connection.deadline_ms = None;
-                connection.answer_failure(turn);
-                connection.expire(turn);
-                connection.answer_held(turn);
-            });
         }
     }
 

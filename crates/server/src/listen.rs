@@ -101,13 +101,18 @@ impl ListenError {
     }
 }
 
+/// The addresses that the admin address means. `port`: for an address without a port.
+pub(crate) fn admin_addresses(wanted: &ListenAddress, port: u16) -> io::Result<Vec<SocketAddr>> {
+    resolve(&wanted.host, wanted.port.unwrap_or(port))
+}
+
 /// Opens the sockets of the admin address, without listening. `port`: for an address without a port.
 pub(crate) fn bind_admin(
     wanted: &ListenAddress,
     port: u16,
 ) -> Result<Vec<(std::net::TcpListener, SocketAddr)>, ListenError> {
     let failed = |error: io::Error| ListenError(format!("--admin {wanted}: {}", reason(&error)));
-    let addresses = resolve(&wanted.host, wanted.port.unwrap_or(port)).map_err(failed)?;
+    let addresses = admin_addresses(wanted, port).map_err(failed)?;
     let mut sockets = Vec::new();
     let mut skipped = None;
     for address in &addresses {

@@ -22,6 +22,7 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
     for line in &settings.notices {
         log::notice(line);
     }
+    log::lines(log::Level::Warning, settings.warnings.join("\n"));
     // Paths come first: -d changes to `/` later, and a reload must find the same files as the start.
     let io = |what| move |error| ServeError::Io { what, error };
     let manager = Manager::of_environment();
@@ -65,6 +66,8 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
     let tls = settings.tls.as_ref().map(TlsAcceptor::new).transpose()?;
 
     let secrets = Arc::new(Secrets::new(&settings)?);
+    // What is wrong with settings is said before a socket is opened that may be taken.
+    BoundAdmin::check(&settings, &secrets)?;
 
     // 4. Sockets, while root may use low ports. The access bits of the Unix socket are set by the mask of the
     // process, which still has one thread. With loaders, sockets listen in step 8: a client that connected

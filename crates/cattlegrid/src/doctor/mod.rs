@@ -214,7 +214,7 @@ fn users(settings: &Settings, to: &mut Findings) {
 
 /// Adds the warnings about rules that the server itself would log.
 fn rules(settings: &Settings, to: &mut Findings) {
-    for notice in &settings.notices {
+    for notice in settings.notices.iter().chain(&settings.warnings) {
         let mend = match &settings.rule_file {
             Some(file) => {
                 format!("correct it; `cattlegrid check {}` shows what the file means", file.path.display())

@@ -13,11 +13,12 @@ mod test_server;
 mod tests_of_types;
 mod transcript;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use cattlegrid_config::{
-    CallStep, Command, ConfigError, ObjectsCommand, Settings, TypeSelection, UsageError, parse_args_with,
-    show_moment,
+    CallStep, Command, ConfigError, ObjectsCommand, Settings, TypeLoader, TypeSelection, UsageError,
+    parse_args_with, show_moment,
 };
 use cattlegrid_objects::VirtualKey;
 
@@ -75,7 +76,7 @@ pub(crate) fn run(command: ObjectsCommand) -> Result<Report, ObjectsError> {
             Ok(good(list::list(&objects.registry(), name.as_deref())?))
         }
         ObjectsCommand::Call { types, at_ms, steps } => call(&types, at_ms, &steps).map(good),
-        ObjectsCommand::Test { paths } => tests_of_types::test(&paths).map(good),
+        ObjectsCommand::Test { config, paths } => tests_of_types::test(config.as_deref(), &paths).map(good),
         ObjectsCommand::Lint { paths } => Ok(lint::lint(&paths)?),
         ObjectsCommand::Bench { types, count, names } => {
             bench::bench(&settings(&types)?, count, &names).map(good)
@@ -155,19 +156,35 @@ fn check_call(client: &ObjectClient, subcommand: &str, name: &str) -> Result<(),
 
 /// Those of a server with these types.
 fn settings(types: &TypeSelection) -> Result<Settings, ObjectsError> {
-    let words = match types {
-        TypeSelection::Shipped => return Ok(transcript::settings(Path::new("objects"), "", None)?),
-        TypeSelection::Config(path) => ["serve".into(), "--config".into(), path.clone().into_os_string()],
-        TypeSelection::Dir(path) => ["serve".into(), "--objects".into(), path.clone().into_os_string()],
-    };
-    let Command::Serve(settings) = parse_args_with(words, TYPES)? else {
+    match types {
+        TypeSelection::Shipped => Ok(transcript::settings(Path::new("objects"), "", None)?),
+        TypeSelection::Config(path) => {
+            let settings = server_settings(&[("--config", path)], TYPES)?;
+            if settings.objects.is_none() {
+                return Err(no_objects(path).into());
+            }
+            Ok(settings)
+        }
+        TypeSelection::Dir(path) => Ok(server_settings(&[("--objects", path)], TYPES)?),
+    }
+}
+
+/// Those of a server with these options.
+fn server_settings(
+    options: &[(&str, &Path)],
+    types: &'static dyn TypeLoader,
+) -> Result<Settings, UsageError> {
+    let words = options.iter().flat_map(|(name, path)| [OsString::from(name), path.into()]);
+    let Command::Serve(settings) =
+        parse_args_with([OsString::from("serve")].into_iter().chain(words), types)?
+    else {
         unreachable!("the words are those of a server")
     };
-    if let (None, TypeSelection::Config(path)) = (&settings.objects, types) {
-        let problem = format!("{}: has no [objects], so no type is switched on; add it", path.display());
-        return Err(UsageError::new(problem).into());
-    }
     Ok(*settings)
+}
+
+fn no_objects(file: &Path) -> UsageError {
+    UsageError::new(format!("{}: has no [objects], so no type is switched on; add it", file.display()))
 }
 
 /// Folders within each other in which types are looked for.

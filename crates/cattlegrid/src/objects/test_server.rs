@@ -4,12 +4,14 @@
 //! and effects are those of a server. Two things differ: every key may be loaded, which is noted and not done
 //! ([`AnyLoads`]), and the clock may be set back, as that of a server's machine.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use cattlegrid_config::Settings;
+use cattlegrid_config::{RuleFile, Settings};
 use cattlegrid_engine::EventKind;
+use cattlegrid_engine::rules::Rules;
 use cattlegrid_objects::{
     FollowUp, Host, HostType, OBJECT_KEY_MAX, ObjectMoved, Registry, ScriptCall, ScriptResult, ScriptWorld,
     StateView, VirtualKey,
@@ -30,12 +32,14 @@ pub(crate) struct EngineServer {
 impl EngineServer {
     /// An empty server with these types, under these settings without `prefix`, whose clock shows this Unix
     /// time in milliseconds. Of memory it has what a server has by default, or for two of the longest values.
+    /// `control`: what control keys begin with; empty: there are none.
     ///
     /// # Errors
     /// Why there is none.
     pub(crate) fn start(
         scripts: &Arc<Scripts>,
         settings: &cattlegrid_objects::Settings,
+        control: &str,
         unix_ms: u64,
     ) -> Result<Self, String> {
         let mut objects = settings.clone();
@@ -49,6 +53,14 @@ impl EngineServer {
         server.item_bytes_max = objects.result_max;
         server.memory_bytes = server.memory_bytes.max(2 * server.item_bytes_max);
         server.protection.prefixes = objects.prefixes.clone();
+        // Behind the prefix of objects, control keys may begin as their names do without it.
+        let is_like = |name: &str| control.starts_with(name) || format!("{name}:").starts_with(control);
+        if !control.is_empty() && !objects.types.iter().any(|own| is_like(&own.name)) {
+            let mut file = RuleFile::parse(Path::new(""), "").map_err(|error| error.to_string())?;
+            file.rules = Arc::new(Rules::new(Vec::new(), Vec::new()).with_prefixes(objects.prefixes.clone()));
+            server.rule_file = Some(file);
+            control.clone_into(&mut server.protection.control);
+        }
         let host = Arc::new(AnyLoads { scripts: Arc::clone(scripts), loads: Mutex::default() });
         let registry = Registry::with_host(objects, Some(Arc::clone(&host) as Arc<dyn Host>))?.of_trial();
         let mut client = ObjectClient::with_types(&server, registry, unix_ms)

@@ -8,26 +8,32 @@ use std::path::{Path, PathBuf};
 
 use cattlegrid_config::{UsageError, read_file};
 
-use crate::own_types::{self, TestReport};
+use crate::own_types::{self, TestReport, TestSettings, UNTESTED};
 
-use super::{ObjectsError, counted, directories, is_source, is_test, transcript};
+use super::{
+    ObjectsError, counted, directories, is_source, is_test, no_objects, server_settings, transcript,
+};
 
 /// What was run.
 #[derive(Debug, Default)]
 struct Results {
+    /// The rule file under whose settings tests of types are run.
+    config: Option<PathBuf>,
     /// A line for each file.
     passed: Vec<String>,
     /// A line or more for each mistake.
     failed: Vec<String>,
 }
 
-/// Runs all that the paths name; a line for each file.
+/// Runs all that the paths name, tests of types under the settings of a server with the rule file `config`; a
+/// line for each file. Without a path the directory of the rule file is tested.
 ///
 /// # Errors
 /// A file cannot be read or used; or what differs.
-pub(super) fn test(paths: &[PathBuf]) -> Result<String, ObjectsError> {
-    let mut results = Results::default();
-    for path in paths {
+pub(super) fn test(config: Option<&Path>, paths: &[PathBuf]) -> Result<String, ObjectsError> {
+    let mut results = Results { config: config.map(Path::to_owned), ..Results::default() };
+    let own = config.filter(|_| paths.is_empty()).map(dir_of).transpose()?;
+    for path in paths.iter().chain(&own) {
         if path.is_dir() {
             results.of_all(path)?;
         } else if is_test(path) {
@@ -45,8 +51,26 @@ pub(super) fn test(paths: &[PathBuf]) -> Result<String, ObjectsError> {
             results.of_transcript(path, types_beside(path))?;
         }
     }
-    let Results { passed, failed } = results;
+    let Results { passed, failed, .. } = results;
     if failed.is_empty() { Ok(passed.concat()) } else { Err(ObjectsError::Differs(failed.join("\n"))) }
+}
+
+/// The directory of a rule file.
+fn dir_of(file: &Path) -> Result<PathBuf, UsageError> {
+    let objects =
+        server_settings(&[("--config", file)], UNTESTED)?.objects.ok_or_else(|| no_objects(file))?;
+    objects.dir.ok_or_else(|| {
+        let problem = "[objects] has no dir, so it has no types of your own; name a directory";
+        UsageError::new(format!("{}: {problem}", file.display()))
+    })
+}
+
+/// The settings of a server with this rule file and the types in `dir`, of which the tests are run.
+fn settings_under(file: &Path, dir: &Path) -> Result<TestSettings, UsageError> {
+    let settings = server_settings(&[("--config", file), ("--objects", dir)], UNTESTED)?;
+    let objects = settings.objects.ok_or_else(|| no_objects(file))?;
+    let (limits, control) = (objects.limits, settings.protection.control);
+    Ok(TestSettings { objects: objects.tested(), control, limits })
 }
 
 /// The directory of a transcript, if it has types.
@@ -104,8 +128,11 @@ impl Results {
     /// How many tests there are; None: the directory has no sources.
     fn of_types(&mut self, path: &Path) -> Result<Option<usize>, ObjectsError> {
         let wrong = |problems: Vec<String>| UsageError::new(problems.join("\n"));
-        let Some(tested) = own_types::test(path).map_err(wrong)? else { return Ok(None) };
-        let TestReport { types, libraries, passed, failed } = tested;
+        let dir = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
+        let place = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+        let settings = self.config.as_deref().map(|file| settings_under(file, place)).transpose()?;
+        let tested = own_types::test(path, settings.as_ref()).map_err(wrong)?;
+        let Some(TestReport { types, libraries, passed, failed }) = tested else { return Ok(None) };
         if path.is_dir() {
             let for_require = match &libraries[..] {
                 [] => String::new(),
@@ -114,7 +141,6 @@ impl Results {
             self.passed.push(format!("{}: types: {}{for_require}\n", path.display(), types.join(", ")));
         }
         let count = passed.len() + failed.len();
-        let dir = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
         let line = |(name, checks): (String, usize)| {
             format!("{}: {}\n", dir.join(name).display(), counted(checks, "check"))
         };

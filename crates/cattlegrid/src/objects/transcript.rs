@@ -175,10 +175,11 @@ impl Script<'_> {
         for got in replies.strip_suffix(b"\n")?.split(|byte| *byte == b'\n').map(without_cr) {
             let expected = self.lines.get(self.at).copied();
             if expected != Some(got) {
-                let expected =
-                    expected.map_or("the end of the file".to_owned(), |line| line.escape_ascii().to_string());
+                let same =
+                    expected.map_or(0, |line| line.iter().zip(got).take_while(|(a, b)| a == b).count());
+                let expected = expected.map_or("the end of the file".to_owned(), |line| shown(line, same));
                 let (file, number) = (self.file.display(), self.at + 1);
-                return Some(format!("{file}:{number}: expected {expected}\n  got {}", got.escape_ascii()));
+                return Some(format!("{file}:{number}: expected {expected}\n  got {}", shown(got, same)));
             }
             self.at += 1;
         }
@@ -186,6 +187,21 @@ impl Script<'_> {
     }
 }
 
+/// A line, or the part of a long one around its byte `place`, with its length.
+fn shown(line: &[u8], place: usize) -> String {
+    if line.len() <= SHOWN_MAX {
+        return line.escape_ascii().to_string();
+    }
+    let first = place.saturating_sub(SHOWN_BEFORE).min(line.len() - SHOWN_MAX);
+    let last = first + SHOWN_MAX;
+    let dots = |is_cut: bool| if is_cut { "..." } else { "" };
+    let (before, after) = (dots(first > 0), dots(last < line.len()));
+    format!("{before}{}{after} ({} bytes)", line[first..last].escape_ascii(), line.len())
+}
+
+/// Bytes of a line in a message, and of those before the first difference.
+const SHOWN_MAX: usize = 400;
+const SHOWN_BEFORE: usize = 100;
 /// What some editors write at the beginning of a file.
 const BOM: &[u8] = b"\xef\xbb\xbf";
 

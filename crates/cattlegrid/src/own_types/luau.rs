@@ -11,18 +11,25 @@ use cattlegrid_config::{OwnTypes, ScriptLimits, TypeLoader, TypeTests};
 use cattlegrid_objects::{Host as _, Settings};
 use cattlegrid_scripts::{Limits, Problem, Scripts, Severity, Sources, TestServer, run_tests};
 
-use super::{SourceProblem, SourceReport, TestReport};
+use super::{SourceProblem, SourceReport, TestReport, TestSettings};
 use crate::objects::EngineServer;
 
 /// Loads types in Luau.
-pub(crate) const TYPES: &dyn TypeLoader = &Luau;
+pub(crate) const TYPES: &dyn TypeLoader = &Luau { tested: true };
+/// The same, whose types have no tests.
+pub(crate) const UNTESTED: &dyn TypeLoader = &Luau { tested: false };
 
 #[derive(Debug)]
-struct Luau;
+struct Luau {
+    tested: bool,
+}
 
 impl TypeLoader for Luau {
     fn load(&self, dir: &Path, limits: ScriptLimits) -> Result<Option<OwnTypes>, Vec<String>> {
-        let Some((loaded, warnings)) = apart(|| load(dir, limits))? else { return Ok(None) };
+        let Some((mut loaded, warnings)) = apart(|| load(dir, limits))? else { return Ok(None) };
+        if !self.tested {
+            loaded.sources.tests.clear();
+        }
         Ok(Some(OwnTypes {
             host: loaded.scripts.clone(),
             libraries: loaded.libraries(),
@@ -40,8 +47,8 @@ struct LoadedTypes {
 }
 
 impl TypeTests for LoadedTypes {
-    fn run(&self, settings: &Settings) -> Result<(), Vec<String>> {
-        apart(|| self.run_tests(settings).map(|_| ()))
+    fn run(&self, settings: &Settings, control: &str) -> Result<(), Vec<String>> {
+        apart(|| self.run_tests(settings, control).map(|_| ()))
     }
 }
 
@@ -52,9 +59,9 @@ impl LoadedTypes {
     }
 
     /// The name of each test that has passed, and how much it has compared.
-    fn run_tests(&self, settings: &Settings) -> Result<Vec<(String, usize)>, Vec<String>> {
+    fn run_tests(&self, settings: &Settings, control: &str) -> Result<Vec<(String, usize)>, Vec<String>> {
         let start = |unix_ms| {
-            let server = EngineServer::start(&self.scripts, settings, unix_ms)?;
+            let server = EngineServer::start(&self.scripts, settings, control, unix_ms)?;
             Ok(Box::new(server) as Box<dyn TestServer>)
         };
         match run_tests(&self.scripts, &self.sources, &settings.timezone, &start) {
@@ -138,22 +145,30 @@ fn lint_dir(dir: &Path) -> SourceReport {
     SourceReport { types, libraries, ..report(problems, files) }
 }
 
-/// Runs the tests of the types of a directory, or one file of them, with the defaults of all settings. None:
-/// it has no sources.
+/// Runs the tests of the types of a directory, or one file of them, under these settings, or with the defaults
+/// of all of them. None is returned if it has no sources.
 ///
 /// # Errors
 /// A line for each thing for which they cannot be run.
-pub(crate) fn test(path: &Path) -> Result<Option<TestReport>, Vec<String>> {
+pub(crate) fn test(path: &Path, given: Option<&TestSettings>) -> Result<Option<TestReport>, Vec<String>> {
     let (dir, file) = place(path).map_err(|problem| vec![problem])?;
-    let Some((mut own, _)) = apart(|| load(&dir, ScriptLimits::default()))? else { return Ok(None) };
-    // The types of the directory as their sources say, in the place of shipped types too.
+    let limits = given.map_or_else(ScriptLimits::default, |given| given.limits);
+    let Some((mut own, _)) = apart(|| load(&dir, limits))? else { return Ok(None) };
     let types: Vec<_> = own.scripts.types().iter().map(|one| one.object_type.name).collect();
-    let (libraries, mut settings) = (own.libraries(), Settings::default());
-    settings.types.retain(|shipped| !types.contains(&&*shipped.name));
+    let libraries = own.libraries();
+    let (settings, control) = match given {
+        Some(given) => (given.objects.clone(), &*given.control),
+        None => {
+            // The types of the directory as their sources say, in the place of shipped types too.
+            let mut settings = Settings::default();
+            settings.types.retain(|shipped| !types.contains(&&*shipped.name));
+            (settings, "")
+        }
+    };
     if let Some(file) = file {
         own.sources.tests.retain(|test| test.path == file);
     }
-    let (passed, failed) = match apart(|| Ok(own.run_tests(&settings)))? {
+    let (passed, failed) = match apart(|| Ok(own.run_tests(&settings, control)))? {
         Ok(passed) => (passed, Vec::new()),
         Err(failed) => (Vec::new(), failed),
     };

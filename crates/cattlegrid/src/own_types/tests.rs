@@ -284,3 +284,91 @@ fn the_sources_can_be_read_again_without_the_file() {
     let wrong = settings.objects_again(Some(&file)).unwrap_err().to_string();
     assert!(wrong.starts_with(&format!("[objects]: dir {0}: {0}/other.luau:1: ", path.display())), "{wrong}");
 }
+
+/// What depends on `-I` and on control keys.
+const SETTINGS_TEST: &str = "local t = cg.test\n\
+    local long = string.rep('x', 2 * 1024 * 1024)\n\
+    t.eq(#(t.plain('k', long) or ''), #long)\n\
+    t.eq(t.plain('%why:k') ~= nil, true, 'a control key')\n";
+
+#[test]
+fn tests_are_run_under_all_settings_of_the_server() {
+    let (_dir, path, text) = types(&[("tally.luau", TALLY), ("tally.test.luau", SETTINGS_TEST)]);
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("f.toml");
+    let with = |settings: &str, words: &[&str]| -> Result<(), String> {
+        std::fs::write(&file, settings).unwrap();
+        let words = ["--config", file.to_str().unwrap()].into_iter().chain(words.iter().copied());
+        match parse_args_with(words, TYPES).map_err(|error| error.to_string())? {
+            Command::Serve(settings) => {
+                let newer = settings.rule_file.as_ref().unwrap().read_again().unwrap();
+                settings.objects_under(Some(&newer)).map_err(|error| error.to_string())?;
+                settings.objects_again(Some(&newer)).map(|_| ()).map_err(|error| error.to_string())
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    let control = "[server]\ncontrol = \"%\"\n";
+    let item = "max_item_size = \"4MiB\"\n";
+    assert_eq!(with(&format!("{control}{item}{text}"), &[]), Ok(()));
+    assert_eq!(with(&format!("{control}{text}"), &["-I", "4m"]), Ok(()));
+    let given = ["-I", "4m", "--objects", path.to_str().unwrap()];
+    assert_eq!(with(control, &given), Ok(()));
+    // What fails has the line of `dir`, or names the option.
+    let (shown, test) = (file.display(), path.join("tally.test.luau"));
+    let dir = format!("{shown}:4: [objects]: dir {path:?}: {}:3: ", test.display());
+    let wrong = with(&format!("{control}{text}"), &[]).unwrap_err();
+    assert!(wrong.starts_with(&dir) && wrong.lines().count() == 1, "{wrong}");
+    let wrong = check(&file, None, TYPES).unwrap_err().to_string();
+    assert!(wrong.starts_with(&dir) && wrong.lines().count() == 1, "{wrong}");
+    let wrong = with(&format!("[server]\n{item}\n{text}"), &[]).unwrap_err();
+    assert!(wrong.contains(": [objects]: dir ") && wrong.contains(":4: a control key: "), "{wrong}");
+    let wrong = with("", &given).unwrap_err();
+    let named = format!("--objects {}: {}:4: a control key", path.display(), test.display());
+    assert!(wrong.starts_with(&named), "{wrong}");
+    // A server with `--objects` alone has no rule file, and so no control keys.
+    let words = ["-I", "4m", "--objects", path.to_str().unwrap()];
+    let wrong = parse_args_with(words, TYPES).unwrap_err().to_string();
+    assert!(wrong.starts_with(&named), "{wrong}");
+}
+
+#[test]
+fn tests_of_types_that_begin_as_control_keys_behind_their_prefix() {
+    let test = "local t = cg.test\nt.new('tally', 'k', 'x')\nt.eq(t.call('tally:hi:k'), 'hi')\n";
+    let (_dir, _, text) = types(&[("tally.luau", TALLY), ("tally.test.luau", test)]);
+    let text = format!("[server]\ncontrol = \"tally:\"\n{text}prefix = \"o.\"\n");
+    assert!(objects(&text).unwrap().is_some());
+}
+
+#[test]
+fn objects_test_takes_the_settings_of_a_rule_file() {
+    let (_dir, path, text) = types(&[("tally.luau", TALLY), ("tally.test.luau", SETTINGS_TEST)]);
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("f.toml");
+    let server = "[server]\ncontrol = \"%\"\nmax_item_size = \"4MiB\"\n";
+    let run = |words: &[&str]| {
+        let all = ["objects", "test"].iter().chain(words);
+        let Command::Objects(command) = parse_args_with(all, TYPES).unwrap() else { panic!("{words:?}") };
+        crate::objects::run(command).map(|report| report.text).map_err(|error| error.to_string())
+    };
+    let (config, dir) = (file.to_str().unwrap(), path.to_str().unwrap());
+    let test = format!("{dir}/tally.test.luau");
+    let passed = format!("{test}: 2 checks\n");
+    assert!(run(&[dir]).unwrap_err().contains("tally.test.luau:3: "), "the defaults");
+    for table in ["", "[objects]\ndir = \"gone\"\n", &text] {
+        std::fs::write(&file, format!("{server}{table}")).unwrap();
+        assert_eq!(
+            run(&["--config", config, dir]).unwrap(),
+            format!("{dir}: types: tally\n{passed}"),
+            "{table}"
+        );
+        assert_eq!(run(&[&test, "--config", config]).unwrap(), passed, "{table}");
+    }
+    assert_eq!(run(&["--config", config]).unwrap(), format!("{dir}: types: tally\n{passed}"));
+    std::fs::write(&file, format!("[objects]\ndir = {dir:?}\n")).unwrap();
+    assert!(run(&["--config", config]).unwrap_err().starts_with(&format!("{test}:3: ")));
+    std::fs::write(&file, "[objects]\n").unwrap();
+    assert!(run(&["--config", config]).unwrap_err().contains("has no dir"));
+    std::fs::write(&file, "").unwrap();
+    assert!(run(&["--config", config]).unwrap_err().contains("has no [objects]"));
+}

@@ -4,8 +4,9 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
-use cattlegrid_load::harness::{Server, Start, StartError, until};
+use cattlegrid_load::harness::{Server, Start, StartError, comes_true, until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
@@ -291,4 +292,34 @@ fn twenty_reloads_in_a_row_end_in_the_last_program() {
     until("their descriptors are closed", || descriptors() <= before + 16);
     server.stop();
     until("the workers have ended", || program.processes().is_empty());
+}
+
+/// While the server is stopped a worker answers; the loader's lease and the waits of clients run out. What has
+/// arrived goes before both.
+#[test]
+fn an_answer_that_arrives_during_a_stop_counts() {
+    let program = Program::new();
+    let rules = program.rules("").replace("hold = \"60s\"", "hold = \"3s\"");
+    let server = start(&rules.replace("timeout = \"60s\"", "timeout = \"2s\"")).unwrap();
+    let get = |key: &str| {
+        let mut client = server.connect().unwrap();
+        client.send(&format!("get {key}\r\n")).unwrap();
+        client
+    };
+    let value = |key: &str| format!("VALUE {key} 7 {}\r\nvalue of {key}\r\nEND\r\n", 9 + key.len());
+    get("page:1").expect(&value("page:1"));
+    for round in 0..2 {
+        let before = count(&server, "pages:jobs");
+        let key = format!("page:sleep-1.{round}");
+        let clients: Vec<_> = (0..8).map(|_| get(&key)).collect();
+        until("the job is at a worker", || count(&server, "pages:running") == 1);
+        server.signal(Signal::SIGSTOP);
+        // Longer than `hold`, and than the lease, which is a second longer than the timeout.
+        assert!(!comes_true(Duration::from_secs(4), || false));
+        server.signal(Signal::SIGCONT);
+        for mut client in clients {
+            client.expect(&value(&key));
+        }
+        assert_eq!(count(&server, "pages:jobs"), before + 1, "it is computed once");
+    }
 }

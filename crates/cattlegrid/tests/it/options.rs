@@ -99,6 +99,40 @@ fn what_the_machine_refuses_is_status_1() {
 }
 
 /// Scripts read the version of what is called `memcached`.
+/// Settings are checked before any socket is opened: a port that is taken is another mistake.
+#[test]
+fn an_admin_address_without_protection_is_status_2_whatever_is_taken() {
+    let taken = TcpListener::bind("0.0.0.0:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    for words in [
+        &["-p", "0", "-s", "gone/s", "--admin", &format!("0.0.0.0:{port}")][..],
+        &["-p", &port, "--admin", "0.0.0.0:9"],
+    ] {
+        let (status, said) = refused(words);
+        assert!(
+            said.contains("--admin 0.0.0.0:") && said.contains("--admin-token <file>"),
+            "{words:?}: {said}"
+        );
+        assert_eq!(status, Some(2), "{words:?}: {said}");
+    }
+}
+
+/// A rule file's hints are warnings, at the start as at a reload.
+#[test]
+fn hints_about_the_rule_file_are_warnings() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("f.toml");
+    fs::write(&file, "[loader.pages]\nmode = \"stdio\"\ncommand = [\"cat\"]\n").unwrap();
+    // The address ends the start.
+    let (status, said) = refused(&["--config", text(&file), "-l", "192.0.2.1:11999"]);
+    assert_eq!(status, Some(1), "{said}");
+    for hint in
+        ["loader pages: no [[rule]] names it", "loader pages: mode = \"stdio\" goes with the next release"]
+    {
+        assert!(said.contains(&format!("cattlegrid: warning: {hint}")), "{said}");
+    }
+}
+
 #[test]
 fn called_as_memcached_it_says_which() {
     use std::os::unix::process::CommandExt as _;

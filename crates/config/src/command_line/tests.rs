@@ -634,3 +634,56 @@ fn an_options_file_is_over_the_rule_file_and_under_the_command_line() {
             .starts_with("--options-file /no/such: cannot be read")
     );
 }
+
+#[test]
+fn an_option_is_no_value_of_the_option_before() {
+    for (words, expected) in [
+        (
+            &["-s", "-m", "64"][..],
+            "-s: needs a value: a file, and -m is an option; write -s-m if it is the value",
+        ),
+        (
+            &["-vs", "-m64"],
+            "-s: needs a value: a file, and -m64 is an option; write -s-m64 if it is the value",
+        ),
+        (
+            &["--unix-socket", "--port=1"],
+            "--unix-socket: needs a value: a file, and --port=1 is an option; write --unix-socket=--port=1 if it is the value",
+        ),
+        (&["-P", "--", "x"], "-P: needs a value: a file, and -- is an option; write -P-- if it is the value"),
+    ] {
+        assert_eq!(parse(words).unwrap_err(), expected, "{words:?}");
+    }
+    let with_value = rows().filter(|row| row.kind.is_wanted());
+    let names = with_value.filter_map(|row| match row.name {
+        OptionName::Switch { short, long } => {
+            Some((short.map(|short| format!("-{short}")), long.map(|long| format!("--{long}"))))
+        }
+        _ => None,
+    });
+    let mut count = 0;
+    for name in names.flat_map(|(short, long)| [short, long]).flatten() {
+        let error = parse(&[&name, "-v"]).unwrap_err();
+        assert!(error.starts_with(&format!("{name}: ")), "{error}");
+        count += 1;
+    }
+    assert!(count > 40, "{count}");
+    // Other words that begin so are values, and so is what is in the same word.
+    for (words, path) in
+        [(&["-s", "-"][..], "-"), (&["-s", "-1"], "-1"), (&["-s-m"], "-m"), (&["--unix-socket=-m"], "-m")]
+    {
+        assert_eq!(parse(words).unwrap().unix_socket, Some(path.into()), "{words:?}");
+    }
+    for (line, expected) in [
+        ("check f --key --try", "check --key: needs a value: a key"),
+        ("demo --picture --keep", "demo --picture: needs a file"),
+        ("top --interval --once", "top --interval: needs a value"),
+        ("objects list --objects --config", "objects list --objects: needs a value: a directory"),
+        ("advise a:1 --seconds --tls", "advise --seconds: needs a value"),
+        ("follow f --to --weights", "follow --to: needs a value"),
+        ("doctor --pid --json", "doctor --pid: needs a value"),
+    ] {
+        let error = parse_args(line.split(' ')).unwrap_err().to_string();
+        assert!(error.starts_with(expected), "{line}: {error}");
+    }
+}

@@ -513,9 +513,11 @@ fn a_loader_that_only_rules_that_observe_name_does_not_run() {
 #[test]
 fn a_loader_that_no_rule_names_is_said_at_the_start() {
     let settings = |text: &str| parse(text).unwrap().settings().unwrap();
-    assert_eq!(settings(PAGES).notices, ["loader pages: no [[rule]] names it"]);
+    let unnamed = settings(PAGES);
+    assert_eq!(unnamed.warnings, ["loader pages: no [[rule]] names it"]);
+    assert!(unnamed.notices.is_empty(), "{:?}", unnamed.notices);
     let named = settings(&format!("{RULE}{PAGES}"));
-    assert_eq!((named.notices.len(), named.loaders().len()), (0, 1));
+    assert_eq!((named.warnings.len(), named.loaders().len()), (0, 1));
     assert!(Settings::default().loaders().is_empty());
 }
 
@@ -553,6 +555,7 @@ fn a_mode_that_goes_is_a_warning() {
         assert_eq!(warnings.len(), usize::from(warned), "{mode}: {warnings:?}");
         let text = "loader pages: mode = \"stdio\" goes with the next release; write mode = \"exec\"";
         assert!(warnings.iter().all(|line| line.starts_with(text)), "{warnings:?}");
+        assert_eq!(file.settings().unwrap().warnings, warnings, "the start says the same");
     }
 }
 

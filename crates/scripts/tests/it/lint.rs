@@ -264,3 +264,25 @@ fn nesting_has_a_limit() {
         problems(&format!("{}{}", open.repeat(50_000), close.repeat(50_000)));
     }
 }
+
+/// A member of a library has an instruction of its own where the compiler's short form has no number for it.
+#[test]
+fn members_behind_a_thousand_constants_are_found() {
+    let many: String = (0..1100).map(|n| format!("use('text {n}')\n")).collect();
+    let with = |code: &str| {
+        problems(&format!("local function use(text) end\nreturn {{ a = function(self)\n{many}{code}\nend }}"))
+    };
+    for (code, expected) in [
+        ("return string.trim(self.x)", &["there is no string.trim"][..]),
+        ("return cg.json.decod('')", &["there is no cg.json.decod: did you mean cg.json.decode?"]),
+        ("return cg.jsn.decode('')", &["there is no cg.jsn: did you mean cg.json?"]),
+        ("return string.rep('x', 2), cg.json.decode(''), self.trim", &[]),
+        // What is read may be another value.
+        ("return (self.x or string).trim", &[]),
+        ("local s = if self.x then self.x else string\nreturn s.trim", &[]),
+        ("local s = self.x and string or (self.x == 1)\nreturn s.trim", &[]),
+    ] {
+        let expected: Vec<String> = expected.iter().map(|text| format!("error {}: {text}", 1103)).collect();
+        assert_eq!(with(code), expected, "{code}");
+    }
+}

@@ -132,8 +132,7 @@ pub(crate) fn grants_of(
 /// # Errors
 /// A table is for an unknown user.
 pub fn check_users(file: &RuleFile) -> Result<(), AuthError> {
-    let named = file.settings().ok().and_then(|settings| settings.auth_file);
-    let auth = named.and_then(|path| AuthFile::load(NamedBy::CommandLine, &path).ok());
+    let auth = file.auth_file().and_then(|path| AuthFile::load(NamedBy::CommandLine, &path).ok());
     auth.map_or(Ok(()), |auth| auth.grants_of(None, Some(file)).map(|_| ()))
 }
 

@@ -72,7 +72,7 @@ fn run_under(
     sources: &Sources,
 ) -> Result<Vec<TestResult>, Vec<Problem>> {
     let start = |ms| {
-        let server = EngineServer::start(scripts, settings, ms)?;
+        let server = EngineServer::start(scripts, settings, "", ms)?;
         Ok(Box::new(server) as Box<dyn TestServer>)
     };
     cattlegrid_scripts::run_tests(scripts, sources, &settings.timezone, &start)
@@ -354,20 +354,90 @@ fn functions_are_tests_with_stores_of_their_own() {
 
 #[test]
 fn a_test_that_does_not_end_is_ended() {
-    assert_eq!(fails("while true do pcall(function() end) end"), "quota.test.luau: takes longer than 1 s");
+    let over = |place: &str| format!("quota.test.luau:{place} takes longer than 1 s");
+    assert_eq!(fails("\nwhile true do pcall(function() end) end"), over("3:"));
     assert_eq!(
-        fails("return { test_a = function() while true do t.call('quota:left:k') end end }"),
-        "quota.test.luau: takes longer than 1 s"
+        fails("return { test_a = function()\nwhile true do t.call('quota:left:k') end end }"),
+        over("3: test_a:"),
+        "the line is that of the test, not of what it calls"
     );
-    let too_much = "quota.test.luau: needed more than 64 MiB";
+    assert_eq!(
+        fails(
+            "local function spin() while true do end end\nreturn { test_a = function()\nspin() end,\ntest_b = function() end }"
+        ),
+        over("2: test_a:"),
+        "tests behind it have no time, and are not named"
+    );
+    assert_eq!(
+        run("local t = cg.test return { test_a = function() t.eq(1, 2) end,\ntest_b = function() while true do end end }")
+            .unwrap_err(),
+        ["quota.test.luau:1: test_a: expected 2, got 1".to_owned(), over("2: test_b:")],
+        "failures before it are named"
+    );
+    let too_much =
+        |place: &str| format!("quota.test.luau:{place} needed more than 64 MiB").replace(":  ", ": ");
     assert_eq!(
         fails("\nlocal all = {} while true do table.insert(all, string.rep('x', 100000) .. #all) end"),
-        too_much
+        too_much(""),
+        "its error has no line outside of a function"
     );
-    assert_eq!(fails("\nstring.rep('x', 1e9)"), too_much);
-    let found = fails("return {\n test_a = function() string.rep('x', 1e9) end }");
-    assert_eq!(found, "quota.test.luau: test_a: needed more than 64 MiB");
-    assert_eq!(fails("pcall(string.rep, 'x', 1e9)"), "quota.test.luau: needed more than 64 MiB");
+    assert_eq!(fails("\nstring.rep('x', 1e9)"), too_much(""));
+    let found = fails("return {\n test_a = function()\n string.rep('x', 1e9) end }");
+    assert_eq!(found, too_much("3: test_a:"), "the line of the test");
+    assert_eq!(fails("\npcall(string.rep, 'x', 1e9)"), too_much("3:"));
+}
+
+/// Values of a message are cut around the first difference.
+#[test]
+fn long_values_are_cut_where_they_differ() {
+    let test = "local a, b = string.rep('a', 100000), string.rep('z', 100000)\n";
+    for (check, expected) in [
+        (
+            "t.eq(a .. 'x' .. b, a .. 'y' .. b .. '!')",
+            format!(
+                "expected ...\"{0}y{1}\"... (200002 bytes), got ...\"{0}x{1}\"... (200001 bytes); they differ from byte 100001 on",
+                "a".repeat(100),
+                "z".repeat(299)
+            ),
+        ),
+        (
+            "t.eq(a, 'ab')",
+            format!(
+                "expected \"ab\", got \"{}\"... (100000 bytes); they differ from byte 2 on",
+                "a".repeat(400)
+            ),
+        ),
+        (
+            "t.eq(a .. b, a)",
+            format!(
+                "expected ...\"{}\" (100000 bytes), got ...\"{}{}\"... (200000 bytes); they differ from byte 100001 on",
+                "a".repeat(400),
+                "a".repeat(100),
+                "z".repeat(300)
+            ),
+        ),
+        (
+            "t.eq({ k = a, l = 1 }, { k = a, l = 2 }, 'two')",
+            format!(
+                "two: expected ...{0}\", l = 2}} (100015 bytes), got ...{0}\", l = 1}} (100015 bytes)",
+                "a".repeat(400 - 9)
+            ),
+        ),
+        ("t.eq(nil, a)", format!("expected \"{}... (100002 bytes), got nil", "a".repeat(399))),
+        (
+            "t.eq(string.rep('é', 1000), 'x' .. string.rep('é', 1000))",
+            format!(
+                "expected \"x{0}\"... (2001 bytes), got \"{0}é\"... (2000 bytes); they differ from byte 1 on",
+                "é".repeat(199)
+            ),
+        ),
+        (
+            "t.error(function() error(b, 0) end, 'no')",
+            format!("expected an error with \"no\", got \"{}\"... (100000 bytes)", "z".repeat(400)),
+        ),
+    ] {
+        assert_eq!(fails(&format!("{test}{check}")), format!("quota.test.luau:3: {expected}"), "{check}");
+    }
 }
 
 #[test]

@@ -1,0 +1,98 @@
+//! Ends of waits and of leases, by their time.
+//!
+//! A stop of the process (SIGSTOP, a virtual machine that is suspended) ends no wait by itself: when it goes
+//! on, all timers that ran out meanwhile are due at once, while values for them may have arrived: at sockets
+//! of any lane, or at a pool, whose thread hands them over. So timers that are late run after a short time in
+//! which all threads handle what has arrived. The pools do the same for their own timers.
+//!
+//! # Invariants
+//! * A timer that is not late runs at once.
+
+use cattlegrid_engine::Step;
+
+use super::Lane;
+
+/// When timers that are late were first seen.
+#[derive(Debug, Default)]
+pub(super) struct LateTimers {
+    since_ms: Option<u64>,
+}
+
+impl LateTimers {
+    /// Whether timers may run, of which the first ran out at `due_ms`; 0: at a moment that is not known.
+    fn may_run(&mut self, due_ms: u64, now_ms: u64) -> bool {
+        let late_ms = if due_ms == 0 { 0 } else { now_ms.saturating_sub(due_ms) };
+        if late_ms >= LATE_MS {
+            let since = *self.since_ms.get_or_insert(now_ms);
+            if now_ms.saturating_sub(since) < since.saturating_sub(due_ms).min(SETTLE_MS) {
+                return false;
+            }
+        }
+        self.since_ms = None;
+        true
+    }
+}
+
+/// Timers that are later were kept from running: a round of a lane takes less.
+const LATE_MS: u64 = 20;
+/// The most time in which what has arrived is handled.
+const SETTLE_MS: u64 = 100;
+
+impl Lane<'_> {
+    /// Ends what has waited long enough: requests of this lane's connections, and leases.
+    pub(super) fn handle_deadlines(&mut self) {
+        let timeout = self.shared.engine.next_timeout_ms();
+        if self.deadlines.is_empty() && timeout.is_none() {
+            return;
+        }
+        let now = self.now();
+        let first = self.deadlines.first().map_or(u64::MAX, |(at, _)| *at);
+        let due = first.min(timeout.unwrap_or(u64::MAX));
+        if due > now.ms || !self.late.may_run(due, now.ms) {
+            return;
+        }
+        if timeout.is_some_and(|at| at <= now.ms) {
+            let (counters, interest) = (&self.shared.lanes[self.number].counters, self.shared.interest());
+            let mut step = Step { now, counters, interest, effects: &mut self.effects };
+            self.shared.engine.handle_timeouts(&mut step);
+        }
+        while let Some((_, token)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now.ms) {
+            self.deadlines.pop_first();
+            self.act(token, now, |connection, turn| {
+                connection.deadline_ms = None;
+                connection.answer_failure(turn);
+                connection.expire(turn);
+                connection.answer_held(turn);
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timers_that_are_late_run_after_a_while() {
+        let mut late = LateTimers::default();
+        for (due, now, may_run) in [
+            (1000, 1000, true),
+            (1000, 1019, true),
+            // The process was stopped for a minute.
+            (1000, 61_000, false),
+            (1000, 61_099, false),
+            (1000, 61_100, true),
+            // Once more, shortly.
+            (61_100, 61_130, false),
+            (61_100, 61_159, false),
+            (61_100, 61_160, true),
+            // What arrived has moved the next timer.
+            (70_000, 80_000, false),
+            (80_001, 80_001, true),
+            (90_000, 99_000, false),
+            (0, 99_001, true),
+        ] {
+            assert_eq!(late.may_run(due, now), may_run, "{due} {now}");
+        }
+    }
+}
