@@ -164,8 +164,8 @@ def below(most, measure, rounds=5):
 
 
 def in_time(seconds, act, rounds=5):
-    """The result of ``act``, which stores what is there for ``seconds`` and looks at it: what it finds in less time counts. It gets a
-    number, for keys of its own in each round."""
+    """The result of ``act``, which stores what is there for ``seconds`` and looks at it: what it finds in less time
+    counts. It gets a number, for keys of its own in each round."""
     for number in range(rounds):
         began = time.monotonic()
         try:
