@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from herd_support import Call, Held, Relay, Server, until, unused
+from herd_support import Call, Held, Relay, Server, in_time, unused, until
 
 from cattlegrid.client import (
     CacheError,
@@ -113,10 +113,16 @@ def test_a_value_that_is_skipped_or_negative(server, caches):
     cache = caches(server)
     outcome = cache.get_or_compute("h:1", lambda: skip(5), outcome=True)
     assert (outcome.value, outcome.stored, outcome.why) == (5, False, "skipped")
-    assert cache.get_or_compute("h:1", lambda: Negative("1s", None), ttl=600, outcome=True).stored
-    assert cache.get_or_compute("h:1", unused, outcome=True).kind == "hit"
+
+    def negative(number):
+        key = f"h:negative-{number}"
+        assert cache.get_or_compute(key, lambda: Negative("1s", None), ttl=600, outcome=True).stored
+        assert cache.get_or_compute(key, unused, outcome=True).kind == "hit"
+        return key
+
+    key = in_time(0.9, negative)
     time.sleep(1.2)
-    got = cache.get_or_compute("h:1", lambda: 7, ttl=600, wait=3, outcome=True)
+    got = cache.get_or_compute(key, lambda: 7, ttl=600, wait=3, outcome=True)
     assert got.value in (None, 7)
     many = cache.get_or_compute_many(["h:2", "h:3"], lambda keys: [skip(2), 3], outcome=True)
     assert [(one.value, one.stored) for one in many.values()] == [(2, False), (3, True)]

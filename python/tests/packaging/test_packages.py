@@ -23,7 +23,8 @@ pytestmark = pytest.mark.timeout(400)
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The two files, built by PEP 517 from a copy of the folder. The first of several processes of pytest builds them for all."""
+    """The two files, built by PEP 517 from a copy of the folder. The first of several processes of pytest builds them
+    for all."""
     pytest.importorskip("build")
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
