@@ -315,7 +315,7 @@ fn an_answer_that_arrives_during_a_stop_counts() {
         until("the job is at a worker", || count(&server, "pages:running") == 1);
         server.signal(Signal::SIGSTOP);
         // Longer than `hold`, and than the lease, which is a second longer than the timeout.
-        assert!(!comes_true(Duration::from_secs(4), || false));
+        assert!(!comes_true(Duration::from_secs(6), || false));
         server.signal(Signal::SIGCONT);
         for mut client in clients {
             client.expect(&value(&key));
