@@ -8,6 +8,7 @@
 //!   them.
 
 use std::collections::HashSet;
+use std::ops::Range;
 
 /// The versions of bytecode that are read. Version 11 also has slots for call targets.
 const VERSIONS: [u8; 2] = [9, 11];
@@ -216,11 +217,14 @@ impl<'b> BytecodeReader<'b> {
         let (line, name) = (self.number()?, self.string()?);
         let lines = self.lines(code.len())?;
         let (mut locals, mut upvalues, mut names) = (Vec::new(), Vec::new(), vec![String::new(); count]);
+        let mut scopes = Vec::new();
         if self.byte()? != 0 {
             for _ in 0..self.number()? {
-                let (name, _start, _end) = (self.string()?, self.number()?, self.number()?);
+                let (name, scope) = (self.string()?, self.number()?..self.number()?);
+                let register = self.byte()?;
+                scopes.push((register, scope));
                 // Only parameters have the first registers.
-                if let Some(parameter) = names.get_mut(usize::from(self.byte()?)) {
+                if let Some(parameter) = names.get_mut(usize::from(register)) {
                     parameter.clone_from(&name);
                 }
                 locals.push(name);
@@ -235,7 +239,13 @@ impl<'b> BytecodeReader<'b> {
                 self.number()?;
             }
         }
-        let body = FunctionBody { code: &code, constants: &constants, strings: &self.strings, lines: &lines };
+        let body = FunctionBody {
+            code: &code,
+            constants: &constants,
+            strings: &self.strings,
+            lines: &lines,
+            scopes: &scopes,
+        };
         let (uses, closures) = body.uses(&upvalues, &children)?;
         let parameters = names.into_iter().zip(types).collect();
         Some((FunctionInfo { name, line, parameters, locals, uses, around: None }, closures))
@@ -323,6 +333,8 @@ struct FunctionBody<'f> {
     constants: &'f [Constant],
     strings: &'f [String],
     lines: &'f [usize],
+    /// The register of each local, and the places at which it has it.
+    scopes: &'f [(u8, Range<usize>)],
 }
 
 impl FunctionBody<'_> {
@@ -386,10 +398,11 @@ impl FunctionBody<'_> {
                     note(NameUse::Read(name.clone()));
                     read = Some((a, name));
                 }
-                // Behind 1,023 other constants, a member has an instruction of its own.
+                // Behind 1,023 other constants, a member has an instruction of its own. Of a local, any has.
                 opcode::GET_MEMBER => {
                     if let (Some((register, of)), Some(member)) = (before, self.text(next))
                         && register == b
+                        && !self.scopes.iter().any(|(of, scope)| *of == b && scope.contains(&place))
                     {
                         let name = format!("{of}.{member}");
                         note(NameUse::Read(name.clone()));

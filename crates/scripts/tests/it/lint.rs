@@ -281,6 +281,7 @@ fn members_behind_a_thousand_constants_are_found() {
         // What is read may be another value.
         ("return (self.x or string).trim", &[]),
         ("local s = if self.x then self.x else string\nreturn s.trim", &[]),
+        ("local s = string\nif s.trim then return s.trim end", &[]),
         ("local s = self.x and string or (self.x == 1)\nreturn s.trim", &[]),
     ] {
         let expected: Vec<String> = expected.iter().map(|text| format!("error {}: {text}", 1103)).collect();
