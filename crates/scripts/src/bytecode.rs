@@ -327,6 +327,9 @@ impl<'b> BytecodeReader<'b> {
     }
 }
 
+/// The first constant that the short form of a name has no room for.
+const IMPORTED_MAX: u32 = 1024;
+
 /// The code of a function, with its tables.
 struct FunctionBody<'f> {
     code: &'f [u32],
@@ -375,8 +378,9 @@ impl FunctionBody<'_> {
     fn uses(&self, upvalues: &[String], children: &[usize]) -> Option<(Vec<(usize, NameUse)>, Closures)> {
         let (mut uses, mut closures) = (Vec::<(usize, NameUse)>::new(), Closures::new());
         let targets = self.targets();
-        // The register that has this name's value at the next instruction.
-        let mut read: Option<(u8, String)> = None;
+        // The register that has this name's value at the next instruction, and whether the name does not fit into
+        // the short form.
+        let mut read: Option<(u8, String, bool)> = None;
         let mut place = 0;
         while let Some(word) = self.code.get(place) {
             let [code, a, b, _] = word.to_le_bytes();
@@ -389,24 +393,25 @@ impl FunctionBody<'_> {
                 opcode::GET_GLOBAL => {
                     let name = self.text(next)?.to_owned();
                     note(NameUse::Read(name.clone()));
-                    read = Some((a, name));
+                    read = Some((a, name, true));
                 }
                 // Only members in the text itself are noted. The value in a register is unknown, and may come
                 // from elsewhere, unless the instruction before has read it.
                 opcode::GET_IMPORT => {
                     let name = self.import(next)?;
                     note(NameUse::Read(name.clone()));
-                    read = Some((a, name));
+                    read = Some((a, name, false));
                 }
                 // Behind 1,023 other constants, a member has an instruction of its own. Of a local, any has.
                 opcode::GET_MEMBER => {
-                    if let (Some((register, of)), Some(member)) = (before, self.text(next))
+                    if let (Some((register, of, is_far)), Some(member)) = (before, self.text(next))
                         && register == b
+                        && (next >= IMPORTED_MAX || is_far)
                         && !self.scopes.iter().any(|(of, scope)| *of == b && scope.contains(&place))
                     {
                         let name = format!("{of}.{member}");
                         note(NameUse::Read(name.clone()));
-                        read = Some((a, name));
+                        read = Some((a, name, true));
                     }
                 }
                 opcode::SET_GLOBAL => note(NameUse::Assigned(self.text(next)?.to_owned())),
