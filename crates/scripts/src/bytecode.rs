@@ -8,6 +8,7 @@
 //!   them.
 
 use std::collections::HashSet;
+use std::ops::Range;
 
 /// The versions of bytecode that are read. Version 11 also has slots for call targets.
 const VERSIONS: [u8; 2] = [9, 11];
@@ -216,11 +217,14 @@ impl<'b> BytecodeReader<'b> {
         let (line, name) = (self.number()?, self.string()?);
         let lines = self.lines(code.len())?;
         let (mut locals, mut upvalues, mut names) = (Vec::new(), Vec::new(), vec![String::new(); count]);
+        let mut scopes = Vec::new();
         if self.byte()? != 0 {
             for _ in 0..self.number()? {
-                let (name, _start, _end) = (self.string()?, self.number()?, self.number()?);
+                let (name, scope) = (self.string()?, self.number()?..self.number()?);
+                let register = self.byte()?;
+                scopes.push((register, scope));
                 // Only parameters have the first registers.
-                if let Some(parameter) = names.get_mut(usize::from(self.byte()?)) {
+                if let Some(parameter) = names.get_mut(usize::from(register)) {
                     parameter.clone_from(&name);
                 }
                 locals.push(name);
@@ -235,7 +239,13 @@ impl<'b> BytecodeReader<'b> {
                 self.number()?;
             }
         }
-        let body = FunctionBody { code: &code, constants: &constants, strings: &self.strings, lines: &lines };
+        let body = FunctionBody {
+            code: &code,
+            constants: &constants,
+            strings: &self.strings,
+            lines: &lines,
+            scopes: &scopes,
+        };
         let (uses, closures) = body.uses(&upvalues, &children)?;
         let parameters = names.into_iter().zip(types).collect();
         Some((FunctionInfo { name, line, parameters, locals, uses, around: None }, closures))
@@ -317,12 +327,17 @@ impl<'b> BytecodeReader<'b> {
     }
 }
 
+/// The first constant that the short form of a name has no room for.
+const IMPORTED_MAX: u32 = 1024;
+
 /// The code of a function, with its tables.
 struct FunctionBody<'f> {
     code: &'f [u32],
     constants: &'f [Constant],
     strings: &'f [String],
     lines: &'f [usize],
+    /// The register of each local, and the places at which it has it.
+    scopes: &'f [(u8, Range<usize>)],
 }
 
 impl FunctionBody<'_> {
@@ -363,8 +378,9 @@ impl FunctionBody<'_> {
     fn uses(&self, upvalues: &[String], children: &[usize]) -> Option<(Vec<(usize, NameUse)>, Closures)> {
         let (mut uses, mut closures) = (Vec::<(usize, NameUse)>::new(), Closures::new());
         let targets = self.targets();
-        // The register that has this name's value at the next instruction.
-        let mut read: Option<(u8, String)> = None;
+        // The register that has this name's value at the next instruction, and whether the name does not fit into
+        // the short form.
+        let mut read: Option<(u8, String, bool)> = None;
         let mut place = 0;
         while let Some(word) = self.code.get(place) {
             let [code, a, b, _] = word.to_le_bytes();
@@ -377,23 +393,25 @@ impl FunctionBody<'_> {
                 opcode::GET_GLOBAL => {
                     let name = self.text(next)?.to_owned();
                     note(NameUse::Read(name.clone()));
-                    read = Some((a, name));
+                    read = Some((a, name, true));
                 }
                 // Only members in the text itself are noted. The value in a register is unknown, and may come
                 // from elsewhere, unless the instruction before has read it.
                 opcode::GET_IMPORT => {
                     let name = self.import(next)?;
                     note(NameUse::Read(name.clone()));
-                    read = Some((a, name));
+                    read = Some((a, name, false));
                 }
-                // Behind 1,023 other constants, a member has an instruction of its own.
+                // Behind 1,023 other constants, a member has an instruction of its own. Of a local, any has.
                 opcode::GET_MEMBER => {
-                    if let (Some((register, of)), Some(member)) = (before, self.text(next))
+                    if let (Some((register, of, is_far)), Some(member)) = (before, self.text(next))
                         && register == b
+                        && (next >= IMPORTED_MAX || is_far)
+                        && !self.scopes.iter().any(|(of, scope)| *of == b && scope.contains(&place))
                     {
                         let name = format!("{of}.{member}");
                         note(NameUse::Read(name.clone()));
-                        read = Some((a, name));
+                        read = Some((a, name, true));
                     }
                 }
                 opcode::SET_GLOBAL => note(NameUse::Assigned(self.text(next)?.to_owned())),
