@@ -292,6 +292,7 @@ impl EngineShared {
     }
 
     /// Floors and bumps.
+    #[inline]
     pub fn tags(&self) -> &Tags {
         &self.tags
     }
