@@ -179,9 +179,10 @@ impl Shard {
         let now = step.now;
         let floors = self.shared.tags().floors();
         // Acquire: a thread that sees that no flush is pending any more sees its floor, too.
-        let is_pending = self.shared.flush_pending.load(Ordering::Acquire);
-        let hard = if is_pending { self.shared.floor(now.second) } else { floors.hard() };
-        self.store.advance(now.second, now.ms, hard);
+        if self.shared.flush_pending.load(Ordering::Acquire) {
+            self.shared.execute_due_flush(now.second);
+        }
+        self.store.advance(now.second, now.ms, floors.hard());
         let names = self.names_now();
         if names != self.seen_names {
             (self.seen_names, self.names) = (names, Names::state(names));

@@ -201,7 +201,9 @@ impl EngineShared {
         self.tags.floors().hard()
     }
 
-    fn execute_due_flush(&self, second: u32) {
+    /// A pending flush takes its number if its time has come.
+    #[cold]
+    pub(crate) fn execute_due_flush(&self, second: u32) {
         let mut is_due = false;
         self.tags.floors().execute_due(u64::from(second) * 1000, || {
             is_due = true;
@@ -292,6 +294,7 @@ impl EngineShared {
     }
 
     /// Floors and bumps.
+    #[inline]
     pub fn tags(&self) -> &Tags {
         &self.tags
     }
