@@ -156,14 +156,13 @@ pub(crate) fn test(path: &Path, given: Option<&TestSettings>) -> Result<Option<T
     let Some((mut own, _)) = apart(|| load(&dir, limits))? else { return Ok(None) };
     let types: Vec<_> = own.scripts.types().iter().map(|one| one.object_type.name).collect();
     let libraries = own.libraries();
-    let (settings, control) = match given {
-        Some(given) => (given.objects.clone(), &*given.control),
-        None => {
-            // The types of the directory as their sources say, in the place of shipped types too.
-            let mut settings = Settings::default();
-            settings.types.retain(|shipped| !types.contains(&&*shipped.name));
-            (settings, "")
-        }
+    let (settings, control) = if let Some(given) = given {
+        (given.objects.clone(), &*given.control)
+    } else {
+        // The types of the directory as their sources say, in the place of shipped types too.
+        let mut settings = Settings::default();
+        settings.types.retain(|shipped| !types.contains(&&*shipped.name));
+        (settings, "")
     };
     if let Some(file) = file {
         own.sources.tests.retain(|test| test.path == file);

@@ -315,8 +315,8 @@ fn tests_are_run_under_all_settings_of_the_server() {
     let given = ["-I", "4m", "--objects", path.to_str().unwrap()];
     assert_eq!(with(control, &given), Ok(()));
     // What fails has the line of `dir`, or names the option.
-    let (shown, test) = (file.display(), path.join("tally.test.luau"));
-    let dir = format!("{shown}:4: [objects]: dir {path:?}: {}:3: ", test.display());
+    let (shown, failing) = (file.display(), path.join("tally.test.luau"));
+    let dir = format!("{shown}:4: [objects]: dir {path:?}: {}:3: ", failing.display());
     let wrong = with(&format!("{control}{text}"), &[]).unwrap_err();
     assert!(wrong.starts_with(&dir) && wrong.lines().count() == 1, "{wrong}");
     let wrong = check(&file, None, TYPES).unwrap_err().to_string();
@@ -324,7 +324,7 @@ fn tests_are_run_under_all_settings_of_the_server() {
     let wrong = with(&format!("[server]\n{item}\n{text}"), &[]).unwrap_err();
     assert!(wrong.contains(": [objects]: dir ") && wrong.contains(":4: a control key: "), "{wrong}");
     let wrong = with("", &given).unwrap_err();
-    let named = format!("--objects {}: {}:4: a control key", path.display(), test.display());
+    let named = format!("--objects {}: {}:4: a control key", path.display(), failing.display());
     assert!(wrong.starts_with(&named), "{wrong}");
     // A server with `--objects` alone has no rule file, and so no control keys.
     let words = ["-I", "4m", "--objects", path.to_str().unwrap()];
@@ -334,8 +334,8 @@ fn tests_are_run_under_all_settings_of_the_server() {
 
 #[test]
 fn tests_of_types_that_begin_as_control_keys_behind_their_prefix() {
-    let test = "local t = cg.test\nt.new('tally', 'k', 'x')\nt.eq(t.call('tally:hi:k'), 'hi')\n";
-    let (_dir, _, text) = types(&[("tally.luau", TALLY), ("tally.test.luau", test)]);
+    let source = "local t = cg.test\nt.new('tally', 'k', 'x')\nt.eq(t.call('tally:hi:k'), 'hi')\n";
+    let (_dir, _, text) = types(&[("tally.luau", TALLY), ("tally.test.luau", source)]);
     let text = format!("[server]\ncontrol = \"tally:\"\n{text}prefix = \"o.\"\n");
     assert!(objects(&text).unwrap().is_some());
 }
@@ -352,8 +352,8 @@ fn objects_test_takes_the_settings_of_a_rule_file() {
         crate::objects::run(command).map(|report| report.text).map_err(|error| error.to_string())
     };
     let (config, dir) = (file.to_str().unwrap(), path.to_str().unwrap());
-    let test = format!("{dir}/tally.test.luau");
-    let passed = format!("{test}: 2 checks\n");
+    let file_of_tests = format!("{dir}/tally.test.luau");
+    let passed = format!("{file_of_tests}: 2 checks\n");
     assert!(run(&[dir]).unwrap_err().contains("tally.test.luau:3: "), "the defaults");
     for table in ["", "[objects]\ndir = \"gone\"\n", &text] {
         std::fs::write(&file, format!("{server}{table}")).unwrap();
@@ -362,11 +362,11 @@ fn objects_test_takes_the_settings_of_a_rule_file() {
             format!("{dir}: types: tally\n{passed}"),
             "{table}"
         );
-        assert_eq!(run(&[&test, "--config", config]).unwrap(), passed, "{table}");
+        assert_eq!(run(&[&file_of_tests, "--config", config]).unwrap(), passed, "{table}");
     }
     assert_eq!(run(&["--config", config]).unwrap(), format!("{dir}: types: tally\n{passed}"));
     std::fs::write(&file, format!("[objects]\ndir = {dir:?}\n")).unwrap();
-    assert!(run(&["--config", config]).unwrap_err().starts_with(&format!("{test}:3: ")));
+    assert!(run(&["--config", config]).unwrap_err().starts_with(&format!("{file_of_tests}:3: ")));
     std::fs::write(&file, "[objects]\n").unwrap();
     assert!(run(&["--config", config]).unwrap_err().contains("has no dir"));
     std::fs::write(&file, "").unwrap();

@@ -303,7 +303,7 @@ fn an_answer_that_arrives_during_a_stop_counts() {
     let server = start(&rules.replace("timeout = \"60s\"", "timeout = \"2s\"")).unwrap();
     let get = |key: &str| {
         let mut client = server.connect().unwrap();
-        client.send(&format!("get {key}\r\n")).unwrap();
+        client.send(format!("get {key}\r\n")).unwrap();
         client
     };
     let value = |key: &str| format!("VALUE {key} 7 {}\r\nvalue of {key}\r\nEND\r\n", 9 + key.len());
