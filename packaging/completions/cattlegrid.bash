@@ -178,11 +178,11 @@ _cattlegrid_all() {
     objects)
         case $prev in
         --at) return ;;
+        --config) _cattlegrid_files -f ''; return ;;
         --count) return ;;
         --objects) _cattlegrid_files -d ''; return ;;
-        --config) _cattlegrid_files -f ''; return ;;
         esac
-        words='-h --help --at --count --objects --config'
+        words='-h --help --at --config --count --objects'
         [[ $at -eq 2 ]] && words+=' list call test lint bench'
         [[ $cur != -* ]] && _cattlegrid_files -f ''
         ;;

@@ -164,9 +164,9 @@ complete -c cattlegrid -n '__cattlegrid_is follow' -F
 
 complete -c cattlegrid -n '__cattlegrid_is objects' -s h -l help
 complete -c cattlegrid -n '__cattlegrid_is objects' -l at -x
+complete -c cattlegrid -n '__cattlegrid_is objects' -l config -r -F
 complete -c cattlegrid -n '__cattlegrid_is objects' -l count -x
 complete -c cattlegrid -n '__cattlegrid_is objects' -l objects -x -a '(__fish_complete_directories)'
-complete -c cattlegrid -n '__cattlegrid_is objects' -l config -r -F
 complete -c cattlegrid -n '__cattlegrid_is objects' -a 'list call test lint bench'
 complete -c cattlegrid -n '__cattlegrid_is objects' -F
 

@@ -449,7 +449,7 @@ const EXACT: u32 = 1024;
 /// Of the other hits one in this many is counted, as this many.
 const SAMPLE: u32 = 64;
 
-/// The hits of a shard in a second, and which of them are counted by rule.
+/// The hits of a shard in a second, as far as they are counted by rule.
 ///
 /// A miss finds its rule anyway, a hit does not: its rule is looked up for the count alone. So that this
 /// never costs much, only the first [`EXACT`] hits of a shard in a second are counted one by one; of the
