@@ -1,7 +1,7 @@
 //! Rules: which keys are protected, on what terms, and which tags they carry.
 //!
 //! Rules are compiled once and are asked at misses and writes. A hit needs only the item; some hits look for
-//! their rule to be counted by it ([`RuledHits`]). The first rule whose pattern matches a key is the key's
+//! their rule to be counted by it (`RuledHits`). The first rule whose pattern matches a key is the key's
 //! rule. Cascades are asked at changes, and all that match apply.
 //!
 //! # Invariants
