@@ -37,6 +37,7 @@ use std::sync::atomic::Ordering;
 
 use cattlegrid_herd::{Herd, Observer};
 use cattlegrid_protocol::reply::error;
+use cattlegrid_store::{Found, Lookup, Marks, Memory, ReadCheck, Store};
 
 use crate::announced::Announced;
 use crate::event::{Event, EventKind};
@@ -47,7 +48,6 @@ use crate::rules::RuledHits;
 use crate::running::CallQueue;
 use crate::shared::{EngineShared, Names};
 use crate::step::{Context, Interest, Step, Ticket};
-use cattlegrid_store::{Found, Lookup, Marks, Memory, ReadCheck, Store};
 
 /// Bytes of a buffer that is kept between calls of objects.
 const VALUE_KEPT: usize = 64 << 10;
