@@ -226,8 +226,8 @@ impl QueueNotes {
             EvictedFrom::Small => steps.others * pace * (main / others).max(1.0) * share,
             EvictedFrom::Main => -steps.main * (others / main).max(1.0) * share,
             // A longer small queue leaves less room to what is blind: more of that would be missed, and the
-            // target would run up to its end (18 to 37 of 100 sessions of 9 KB were kept beside values of
-            // 100 bytes).
+            // target would run up to its end (10 of 100 sessions of 9 KB were kept beside values of 100
+            // bytes).
             EvictedFrom::Blind => return,
         });
     }
