@@ -12,8 +12,7 @@
 //! their coldest heads. The size of a large blind item does not count against it, since it can often not be
 //! fetched again; a small one has the advantage of its size. A blind item that is older than the age at which
 //! items are first read loses this advantage. It also gives way earlier if the main queue keeps much of what
-//! its walk meets, unless clients ask for many of the evicted items. Where a blind item would go that is
-//! younger than the head of the small queue, that head goes instead.
+//! its walk meets, unless clients ask for many of the evicted items.
 //!
 //! The choice is made among the shares of which something may be evicted ([`crate::shares`]): only their
 //! heads and the bytes of their queues count. If it falls on the main or the blind queue of a share whose own
@@ -166,13 +165,9 @@ impl Store {
             }
             (main, blind) => main.or(blind),
         };
-        let blind_stays = rest.is_none_or(|rest| rest.queue != SegmentQueue::Blind);
         let is_due = match (small, main, blind) {
             _ if severity > 0 => true,
             (Some(small), None, Some(blind)) => !self.is_before(&blind, &small),
-            // Fills stay no longer than what is blind, however large their queue may be: that cannot be had
-            // again.
-            (Some(small), _, Some(blind)) if !blind_stays && !self.is_before(&blind, &small) => true,
             _ => self.policy.is_due(is_outside, self.bytes(shares)[usize::from(is_outside)]),
         };
         if is_due { small.or(rest) } else { rest.or(small) }

@@ -70,8 +70,8 @@ const KEPT_WINDOW: f64 = 16.0;
 
 /// How far the target of the small queue moves, in sizes of the item.
 struct TargetSteps {
-    /// Up, where a key comes back that was evicted from the small queue; times the number of those from the
-    /// main queue for one from the others, if that is more than one.
+    /// Up, where a key comes back that was evicted from the small or the blind queue; times the number of
+    /// those from the main queue for one of these, if that is more than one.
     others: f64,
     /// Down, where a key comes back that was evicted from the main queue; the other way round.
     main: f64,
@@ -223,12 +223,8 @@ impl QueueNotes {
         let pace = if self.common.target() > SMALL_HIGH { 0.5 } else { 1.0 };
         self.blind_lacked += f64::from(u8::from(from == EvictedFrom::Blind));
         self.move_target(match from {
-            EvictedFrom::Small => steps.others * pace * (main / others).max(1.0) * share,
+            EvictedFrom::Small | EvictedFrom::Blind => steps.others * pace * (main / others).max(1.0) * share,
             EvictedFrom::Main => -steps.main * (others / main).max(1.0) * share,
-            // A longer small queue leaves less room to what is blind: more of that would be missed, and the
-            // target would run up to its end (10 of 100 sessions of 9 KB were kept beside values of 100
-            // bytes).
-            EvictedFrom::Blind => return,
         });
     }
 
