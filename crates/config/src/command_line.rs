@@ -447,7 +447,10 @@ fn next_word<'w>(
     words: &mut std::slice::Iter<'w, String>,
 ) -> Result<&'w str, UsageError> {
     let word = words.next().ok_or_else(|| missing(row, shown))?;
-    if !is_option(word) {
+    // A - before the name of an options file belongs to the value.
+    let may_begin_with_dash =
+        matches!(row.name, OptionName::Switch { long: Some("options-file"), .. }) && !word.starts_with("--");
+    if may_begin_with_dash || !is_option(word) {
         return Ok(word);
     }
     let error = missing(row, shown);

@@ -1,10 +1,9 @@
 //! Commands that are not about a key, and unknown commands.
 
 use crate::command::{Admin, Parsed, Request};
-use crate::line::{Limits, Line, close};
+use crate::line::{self, Limits, Line, Words, close};
 use crate::number;
 use crate::reply::error;
-use crate::words::{self, Words};
 
 /// Parses such a command. `name` is the text before the first blank, `rest` the text after it, `text` both.
 /// Here a name may follow leading blanks, as in memcached, which looks these commands up separately.
@@ -27,9 +26,9 @@ pub(crate) fn parse<'a>(
         return line.refuse(error::BAD_FORMAT);
     }
     let mut rest = text;
-    let name = words::take(&mut rest);
-    let noreply = words::noreply(rest);
-    let first = words::take(&mut &*rest);
+    let name = line::take(&mut rest);
+    let noreply = line::noreply(rest);
+    let first = line::take(&mut &*rest);
     match name {
         b"flush_all" if first.is_empty() || (noreply && words_of(rest) == 1) => {
             complete(Admin::FlushAll { delay: 0, noreply })
@@ -57,7 +56,7 @@ pub(crate) fn parse<'a>(
         b"refresh_certs" => complete(Admin::RefreshCerts),
         b"debugtime" if limits.debugtime => complete(Admin::Debugtime(Words { rest })),
         // HTTP, for instance from a browser: the lines that follow must not run as commands.
-        _ if words::last(rest).starts_with(b"HTTP/") => close(line.input),
+        _ if line::last(rest).starts_with(b"HTTP/") => close(line.input),
         _ => line.refuse(error::ERROR),
     }
 }

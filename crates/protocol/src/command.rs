@@ -3,9 +3,9 @@
 //! # Invariant
 //! A request is only built valid: key lengths, numbers and flag letters are checked by the parser.
 
+use crate::line::{FlagTokens, Keys, Words};
 use crate::packet::{Packet, PacketStatus};
 use crate::reply::error;
-use crate::words::{FlagTokens, Keys, Words};
 
 /// Longest key in bytes.
 pub const KEY_MAX: usize = 250;

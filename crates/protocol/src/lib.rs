@@ -24,10 +24,9 @@ mod parse;
 pub mod reply;
 pub mod request;
 mod response;
-mod words;
 
 pub use command::*;
-pub use line::{LINE_MAX, Limits};
+pub use line::{FlagTokens, KeyTooLong, Keys, LINE_MAX, Limits, Words};
 pub use number::{strict_i32, strict_u32};
 pub use packet::{
     BINARY_MAGIC, HEADER_BYTES, Packet, PacketStatus, opcode, parse_packet, parse_packet_apart,
@@ -37,4 +36,3 @@ pub use response::{
     BrokenResponse, ErrorKind, MetaStatus, ParsedResponse, RESPONSE_DATA_MAX, RESPONSE_LINE_MAX, Response,
     Status, parse_response,
 };
-pub use words::{FlagTokens, KeyTooLong, Keys, Words};

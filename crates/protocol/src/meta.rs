@@ -16,10 +16,9 @@
 use crate::command::{
     KEY_MAX, Meta, MetaFlags, MetaKey, Parsed, Refusal, RefusalCause, Request, StoreRefusal,
 };
-use crate::line::{Limits, Line};
+use crate::line::{self, FlagTokens, Limits, Line};
 use crate::number;
 use crate::reply::error;
-use crate::words::{self, FlagTokens};
 
 /// `mg`.
 #[inline]
@@ -42,7 +41,7 @@ pub(crate) fn delete<'a>(line: Line<'a>, rest: &'a [u8], limits: &Limits) -> Par
 
 /// `ma`.
 pub(crate) fn arith<'a>(line: Line<'a>, mut rest: &'a [u8], limits: &Limits) -> Parsed<'a> {
-    let key = words::take_key(&mut rest);
+    let key = line::take_key(&mut rest);
     if key.is_empty() || !splits(rest) {
         return line.refuse(error::BAD_FORMAT);
     }
@@ -65,8 +64,8 @@ pub(crate) fn arith<'a>(line: Line<'a>, mut rest: &'a [u8], limits: &Limits) -> 
 /// `ms`.
 #[inline]
 pub(crate) fn set<'a>(line: Line<'a>, mut rest: &'a [u8], limits: &Limits) -> Parsed<'a> {
-    let key = words::take_key(&mut rest);
-    let Some(len) = number::data_len(words::take(&mut rest)) else {
+    let key = line::take_key(&mut rest);
+    let Some(len) = number::data_len(line::take(&mut rest)) else {
         return line.refuse(error::BAD_FORMAT);
     };
     let mut flags = MetaFlags::default();
@@ -105,11 +104,11 @@ pub(crate) fn set<'a>(line: Line<'a>, mut rest: &'a [u8], limits: &Limits) -> Pa
 
 /// `me`. memcached 1.6.45 ignores `b`; here it decodes a key that can be decoded.
 pub(crate) fn debug<'a>(line: Line<'a>, mut rest: &'a [u8]) -> Parsed<'a> {
-    let key = words::take_key(&mut rest);
+    let key = line::take_key(&mut rest);
     if key.is_empty() || key.len() > KEY_MAX || !splits(rest) {
         return line.refuse(error::BAD_FORMAT);
     }
-    let binary = if words::take(&mut rest) == b"b" { MetaKey::base64(key) } else { None };
+    let binary = if line::take(&mut rest) == b"b" { MetaKey::base64(key) } else { None };
     let key = binary.unwrap_or_else(|| MetaKey::plain(key));
     Parsed::Complete { request: Request::MetaDebug(key), used: line.used }
 }
@@ -117,7 +116,7 @@ pub(crate) fn debug<'a>(line: Line<'a>, mut rest: &'a [u8]) -> Parsed<'a> {
 /// Key and flags of `mg` and `md`.
 #[inline]
 fn keyed(mut rest: &[u8], extra: u64) -> Result<Meta<'_>, &'static str> {
-    let key = words::take_key(&mut rest);
+    let key = line::take_key(&mut rest);
     if key.is_empty() {
         return Err(error::BAD_FORMAT);
     }

@@ -21,8 +21,7 @@ use crate::command::{
     Admin, Block, KEY_MAX, Meta, MetaFlags, MetaKey, PacketCommand, PacketGet, Parsed, Refusal, RefusalCause,
     Request, StoreRefusal, Touch,
 };
-use crate::line::Limits;
-use crate::words::{FlagTokens, Words};
+use crate::line::{FlagTokens, Limits, Words};
 
 /// First byte of a request of the binary protocol.
 pub const BINARY_MAGIC: u8 = 0x80;

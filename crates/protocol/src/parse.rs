@@ -20,9 +20,8 @@ use crate::command::{
     Arith, Delete, Get, KEY_MAX, Parsed, Refusal, RefusalCause, Request, Store, StoreRefusal, StoreVerb,
     Touch,
 };
-use crate::line::{LINE_MAX, Limits, Line, close};
+use crate::line::{self, Keys, LINE_MAX, Limits, Line, close};
 use crate::reply::error;
-use crate::words::{self, Keys};
 use crate::{admin, meta, number};
 
 /// Parses the first request of `input`.
@@ -156,8 +155,8 @@ fn get<'a>(line: Line<'a>, keys: &'a [u8], cas: bool) -> Parsed<'a> {
 
 /// `gat gats`: `<exptime> <key>*`.
 fn gat<'a>(line: Line<'a>, mut rest: &'a [u8], cas: bool) -> Parsed<'a> {
-    let exptime = words::take(&mut rest);
-    if words::take_key(&mut &*rest).is_empty() {
+    let exptime = line::take(&mut rest);
+    if line::take_key(&mut &*rest).is_empty() {
         return line.refuse(error::BAD_FORMAT);
     }
     match number::exptime(exptime) {
@@ -169,13 +168,13 @@ fn gat<'a>(line: Line<'a>, mut rest: &'a [u8], cas: bool) -> Parsed<'a> {
 /// `set add replace append prepend`: `<key> <flags> <exptime> <bytes> [noreply]`; `cas` has its
 /// number before `noreply` (that of `verb` is filled in).
 fn store<'a>(line: Line<'a>, mut verb: StoreVerb, mut rest: &'a [u8], limits: &Limits) -> Parsed<'a> {
-    let key = words::take_key(&mut rest);
-    let flags = words::take(&mut rest);
-    let exptime = words::take(&mut rest);
-    let Some(len) = number::data_len(words::take(&mut rest)) else {
+    let key = line::take_key(&mut rest);
+    let flags = line::take(&mut rest);
+    let exptime = line::take(&mut rest);
+    let Some(len) = number::data_len(line::take(&mut rest)) else {
         return line.refuse(error::BAD_FORMAT);
     };
-    let noreply = words::noreply(rest);
+    let noreply = line::noreply(rest);
     let bad = |reply| Parsed::Refused(line.refuse_store(if noreply { "" } else { reply }, len));
     if key.len() > KEY_MAX {
         return bad(error::BAD_FORMAT);
@@ -186,7 +185,7 @@ fn store<'a>(line: Line<'a>, mut verb: StoreVerb, mut rest: &'a [u8], limits: &L
         return bad(error::BAD_FORMAT);
     };
     if let StoreVerb::Cas(cas) = &mut verb {
-        match number::unsigned(words::take(&mut rest)) {
+        match number::unsigned(line::take(&mut rest)) {
             Some(n) => *cas = n,
             None => return bad(error::BAD_FORMAT),
         }
@@ -208,9 +207,9 @@ fn store<'a>(line: Line<'a>, mut verb: StoreVerb, mut rest: &'a [u8], limits: &L
 
 /// `incr decr`: `<key> <delta> [noreply]`.
 fn arith<'a>(line: Line<'a>, mut rest: &'a [u8], incr: bool) -> Parsed<'a> {
-    let noreply = words::noreply(rest);
-    let key = words::take_key(&mut rest);
-    let delta = words::take(&mut rest);
+    let noreply = line::noreply(rest);
+    let key = line::take_key(&mut rest);
+    let delta = line::take(&mut rest);
     if delta.is_empty() {
         return line.refuse(error::BAD_FORMAT);
     }
@@ -228,9 +227,9 @@ fn arith<'a>(line: Line<'a>, mut rest: &'a [u8], incr: bool) -> Parsed<'a> {
 
 /// `touch <key> <exptime> [noreply]`.
 fn touch<'a>(line: Line<'a>, mut rest: &'a [u8]) -> Parsed<'a> {
-    let noreply = words::noreply(rest);
-    let key = words::take_key(&mut rest);
-    let exptime = words::take(&mut rest);
+    let noreply = line::noreply(rest);
+    let key = line::take_key(&mut rest);
+    let exptime = line::take(&mut rest);
     if exptime.is_empty() {
         return line.refuse(error::BAD_FORMAT);
     }
@@ -248,9 +247,9 @@ fn touch<'a>(line: Line<'a>, mut rest: &'a [u8]) -> Parsed<'a> {
 
 /// `delete <key> [noreply]`.
 fn delete<'a>(line: Line<'a>, mut rest: &'a [u8]) -> Parsed<'a> {
-    let key = words::take_key(&mut rest);
+    let key = line::take_key(&mut rest);
     // After the key, which may be that word itself.
-    let noreply = words::noreply(rest);
+    let noreply = line::noreply(rest);
     if key.is_empty() {
         return line.refuse(error::BAD_FORMAT);
     }
@@ -262,7 +261,7 @@ fn delete<'a>(line: Line<'a>, mut rest: &'a [u8]) -> Parsed<'a> {
 
 #[inline]
 fn keys_of<'a>(line: Line<'a>, rest: &'a [u8], cas: bool, touch: Option<i64>) -> Parsed<'a> {
-    let keys = Keys { rest: words::trim(rest) };
+    let keys = Keys { rest: line::trim(rest) };
     if keys.rest.is_empty() {
         return line.refuse(error::BAD_FORMAT);
     }

@@ -10,8 +10,8 @@
 //! * How the input is split into reads changes nothing: the elements and faults are the same.
 //! * `used` is between 1 and the input's length; `need` is more than the input's length.
 
+use crate::line::{Words, take};
 use crate::number::{strict_u32, strict_u64};
-use crate::words::{Words, take};
 
 /// Longest line of a reply, in bytes without its end: a statistic of a rule has a pattern of up to 1,000
 /// bytes.

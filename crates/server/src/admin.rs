@@ -105,7 +105,8 @@ impl BoundAdmin {
         let Some(wanted) = &settings.admin else { return Ok(()) };
         // A name that is not known, or has an address of loopback too, is judged when it is opened.
         let addresses = listen::admin_addresses(wanted, PORT).unwrap_or_default();
-        let is_reached = !addresses.is_empty() && !addresses.iter().any(|address| address.ip().is_loopback());
+        let is_reached = !addresses.is_empty()
+            && !addresses.iter().any(|address| address.ip().to_canonical().is_loopback());
         if is_reached { Self::protected(wanted, secrets) } else { Ok(()) }
     }
 
@@ -132,7 +133,7 @@ impl BoundAdmin {
             sockets.push(socket);
             addresses.push(address);
         }
-        let is_local = addresses.iter().all(|address| address.ip().is_loopback());
+        let is_local = addresses.iter().all(|address| address.ip().to_canonical().is_loopback());
         if !is_local {
             Self::protected(wanted, &secrets)?;
         }

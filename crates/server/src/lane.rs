@@ -38,7 +38,6 @@ use crate::shared::Shared;
 use crate::turns::{BATCH, Family, Samplers, Turn, Turns, output_bytes};
 use crate::watch::{Record, RecordContent, Topics};
 use by_ring::{make_ring, send_by_ring};
-use deadlines::LateTimers;
 use leave::Draining;
 
 mod accept;
@@ -95,8 +94,8 @@ pub(crate) struct Lane<'a> {
     accepts: usize,
     /// When a request of a connection has waited long enough, in milliseconds, and the connection's token.
     deadlines: BTreeSet<(u64, u64)>,
-    /// Whether deadlines were missed for a stop of the process.
-    late: LateTimers,
+    /// When deadlines were first seen that were missed for a stop of the process, in milliseconds.
+    late_since_ms: Option<u64>,
     last_idle_check: u32,
     /// Second of the last look for connections that do not take their replies.
     last_unsent_check: u32,
@@ -110,6 +109,8 @@ pub(crate) struct Lane<'a> {
 
 /// The waker's token; below it are those of listeners. Connections' have other low halves.
 const WAKER: u64 = u64::MAX;
+/// Checks of each second that are further apart, in seconds: the process was stopped between them.
+const STOPPED_S: u32 = 2;
 
 impl<'a> Lane<'a> {
     /// A lane without connections.
@@ -139,7 +140,7 @@ impl<'a> Lane<'a> {
             ready_sockets: Vec::new(),
             accepts: 1,
             deadlines: BTreeSet::new(),
-            late: LateTimers::default(),
+            late_since_ms: None,
             last_idle_check: 0,
             last_unsent_check: 0,
             has_unsent: false,
@@ -252,16 +253,30 @@ impl<'a> Lane<'a> {
         let tick = self.leaving.is_some() || self.shared.settings.idle_timeout.is_some() || self.has_unsent;
         let tick = tick
             .then(|| if self.leaving.is_some() { Duration::from_millis(20) } else { Duration::from_secs(1) });
-        let timeout = self.shared.engine.next_timeout_ms();
-        if self.deadlines.is_empty() && timeout.is_none() {
-            return tick;
-        }
-        let first = self.deadlines.first().map_or(u64::MAX, |(at, _)| *at);
-        let due = first.min(timeout.unwrap_or(u64::MAX));
+        let Some(due) = self.due_ms() else { return tick };
         // The time now is rounded down, so that it is due when this has passed. What is due and still there
         // is another thread's: this one looks again, but does not spin.
         let wait = Duration::from_millis(due.saturating_sub(self.now().ms).max(1));
         Some(tick.map_or(wait, |tick| tick.min(wait)))
+    }
+
+    /// When the first request of this lane's connections has waited long enough, or the first lease ends.
+    fn due_ms(&self) -> Option<u64> {
+        let first = self.deadlines.first().map(|(at, _)| *at);
+        let timeout = self.shared.engine.next_timeout_ms();
+        first.into_iter().chain(timeout).min()
+    }
+
+    /// Ends what is due.
+    fn handle_deadlines(&mut self) {
+        if let Some(due) = self.due_ms() {
+            let now = self.now();
+            if due <= now.ms {
+                return self.end_due(due, now);
+            }
+        }
+        // What has arrived has ended what was late.
+        self.late_since_ms = None;
     }
 
     fn now(&self) -> Now {
@@ -679,10 +694,11 @@ impl<'a> Lane<'a> {
     fn check_idle(&mut self) {
         let Some(limit) = self.shared.settings.idle_timeout else { return };
         let second = self.shared.clock.seconds();
-        if second == self.last_idle_check {
+        let since = second.saturating_sub(std::mem::replace(&mut self.last_idle_check, second));
+        // After a stop of the process what was sent meanwhile is served first.
+        if since == 0 || since > STOPPED_S {
             return;
         }
-        self.last_idle_check = second;
         let limit = u32::try_from(limit.as_secs()).unwrap_or(u32::MAX);
         let idle: Vec<u64> = self
             .connections

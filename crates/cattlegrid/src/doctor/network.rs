@@ -393,7 +393,8 @@ pub(crate) fn judge_exposure(settings: &Settings, to: &mut Findings) {
 fn judge_admin(settings: &Settings, to: &mut Findings) {
     let Some(admin) = &settings.admin else { return };
     let port = admin.port.unwrap_or(cattlegrid_server::ADMIN_PORT);
-    let is_local = resolve(admin, port).is_ok_and(|all| all.iter().all(|one| one.ip().is_loopback()));
+    let is_local =
+        resolve(admin, port).is_ok_and(|all| all.iter().all(|one| one.ip().to_canonical().is_loopback()));
     let lacks_token = settings.admin_token.is_none();
     if !is_local && (lacks_token || settings.admin_tls.is_none()) {
         to.problem(

@@ -627,7 +627,10 @@ fn an_options_file_is_over_the_rule_file_and_under_the_command_line() {
         let found = with(text, &[]).unwrap_err();
         assert!(found.contains(error), "{text}: {found}");
     }
-    assert!(parse(&["--options-file=-/no/such"]).unwrap().notices.is_empty());
+    for name in ["--options-file=-/no/such", "--options-file -nosuch", "--options-file -conf"] {
+        let words: Vec<&str> = name.split(' ').collect();
+        assert!(parse(&words).unwrap().notices.is_empty(), "{name}");
+    }
     assert!(
         parse(&["--options-file", "/no/such"])
             .unwrap_err()

@@ -20,6 +20,12 @@ use crate::step::{Context, Interest};
 use crate::sync::Ordering;
 
 impl Engine {
+    /// Whether a request stores a value that will have pages of its own.
+    #[inline]
+    pub fn stores_in_pages(&self, request: &Request<'_>) -> bool {
+        request.block().is_some_and(|data| data.len() > self.inline_max)
+    }
+
     /// Executes a request about the key with this hash. Returns the request if it waits: its reply comes
     /// later. [`Engine::get`] executes a `get`; the server executes requests without a key.
     ///

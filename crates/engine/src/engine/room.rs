@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use cattlegrid_herd::TagsInValue;
-use cattlegrid_protocol::Request;
 use cattlegrid_store::{ArrivingValue, HugeValue, LeastShares, PAGE_BYTES};
 use cattlegrid_tags::{TAG_LINE, TAG_LINE_MAX, TagLine};
 
@@ -28,12 +27,6 @@ pub(crate) enum RoomSource {
 const ATTEMPTS: usize = 4;
 
 impl Engine {
-    /// Whether a request stores a value that will have pages of its own.
-    #[inline]
-    pub fn stores_in_pages(&self, request: &Request<'_>) -> bool {
-        request.block().is_some_and(|data| data.len() > self.inline_max)
-    }
-
     /// Data as a write has them: too long for the log, they are copied into pages of their own; evicts the
     /// coldest items to get these, while none is locked. None: there is no memory.
     pub(crate) fn data<'d>(&self, bytes: &'d [u8], lock: &mut ShardLock<'_>) -> Option<WriteData<'d>> {

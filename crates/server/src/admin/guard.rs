@@ -46,7 +46,9 @@ impl Hosts {
         let Some(own) = &self.own else { return true };
         let host = host_of(authority).to_ascii_lowercase();
         let host = host.strip_suffix('.').unwrap_or(&host);
-        host == "localhost" || host == own || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
+        host == "localhost"
+            || host == own
+            || host.parse().is_ok_and(|ip: IpAddr| ip.to_canonical().is_loopback())
     }
 }
 

@@ -8,29 +8,22 @@
 //! # Invariants
 //! * A timer that is not late runs at once.
 
-use cattlegrid_engine::Step;
+use cattlegrid_engine::{Now, Step};
 
 use super::Lane;
 
-/// When timers that are late were first seen.
-#[derive(Debug, Default)]
-pub(super) struct LateTimers {
-    since_ms: Option<u64>,
-}
-
-impl LateTimers {
-    /// Whether timers may run, of which the first ran out at `due_ms`; 0: at a moment that is not known.
-    fn may_run(&mut self, due_ms: u64, now_ms: u64) -> bool {
-        let late_ms = if due_ms == 0 { 0 } else { now_ms.saturating_sub(due_ms) };
-        if late_ms >= LATE_MS {
-            let since = *self.since_ms.get_or_insert(now_ms);
-            if now_ms.saturating_sub(since) < since.saturating_sub(due_ms).min(SETTLE_MS) {
-                return false;
-            }
+/// Whether timers may run, of which the first ran out at `due_ms`; 0: at a moment that is not known. `late_since_ms`:
+/// when late ones were first seen; None again when no timer is due any more.
+fn may_run(late_since_ms: &mut Option<u64>, due_ms: u64, now_ms: u64) -> bool {
+    let late_ms = if due_ms == 0 { 0 } else { now_ms.saturating_sub(due_ms) };
+    if late_ms >= LATE_MS {
+        let since = *late_since_ms.get_or_insert(now_ms);
+        if now_ms.saturating_sub(since) < since.saturating_sub(due_ms).min(SETTLE_MS) {
+            return false;
         }
-        self.since_ms = None;
-        true
     }
+    *late_since_ms = None;
+    true
 }
 
 /// Timers that are later were kept from running: a round of a lane takes less.
@@ -39,23 +32,16 @@ const LATE_MS: u64 = 20;
 const SETTLE_MS: u64 = 1000;
 
 impl Lane<'_> {
-    /// Ends what has waited long enough: requests of this lane's connections, and leases.
-    pub(super) fn handle_deadlines(&mut self) {
-        let timeout = self.shared.engine.next_timeout_ms();
-        if self.deadlines.is_empty() && timeout.is_none() {
+    /// Ends what has waited long enough, the first of it until `due_ms`: requests of this lane's connections,
+    /// and leases.
+    #[cold]
+    pub(super) fn end_due(&mut self, due_ms: u64, now: Now) {
+        if !may_run(&mut self.late_since_ms, due_ms, now.ms) {
             return;
         }
-        let now = self.now();
-        let first = self.deadlines.first().map_or(u64::MAX, |(at, _)| *at);
-        let due = first.min(timeout.unwrap_or(u64::MAX));
-        if due > now.ms || !self.late.may_run(due, now.ms) {
-            return;
-        }
-        if timeout.is_some_and(|at| at <= now.ms) {
-            let (counters, interest) = (&self.shared.lanes[self.number].counters, self.shared.interest());
-            let mut step = Step { now, counters, interest, effects: &mut self.effects };
-            self.shared.engine.handle_timeouts(&mut step);
-        }
+        let (counters, interest) = (&self.shared.lanes[self.number].counters, self.shared.interest());
+        let mut step = Step { now, counters, interest, effects: &mut self.effects };
+        self.shared.engine.handle_timeouts(&mut step);
         while let Some((_, token)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now.ms) {
             self.deadlines.pop_first();
             self.act(token, now, |connection, turn| {
@@ -74,8 +60,8 @@ mod tests {
 
     #[test]
     fn timers_that_are_late_run_after_a_while() {
-        let mut late = LateTimers::default();
-        for (due, now, may_run) in [
+        let mut late = None;
+        for (due, now, runs) in [
             (1000, 1000, true),
             (1000, 1019, true),
             // The process was stopped for a minute.
@@ -86,13 +72,24 @@ mod tests {
             (62_000, 62_030, false),
             (62_000, 62_059, false),
             (62_000, 62_060, true),
-            // What arrived has moved the next timer.
+            // While what arrived is handled, another timer becomes due.
             (70_000, 80_000, false),
             (80_001, 80_001, true),
             (90_000, 99_000, false),
             (0, 99_001, true),
         ] {
-            assert_eq!(late.may_run(due, now), may_run, "{due} {now}");
+            assert_eq!(may_run(&mut late, due, now), runs, "{due} {now}");
+        }
+    }
+
+    #[test]
+    fn each_stop_is_one_of_its_own() {
+        let mut late = None;
+        for stop in 1..10 {
+            let due = stop * 60_000;
+            assert!(!may_run(&mut late, due, due + 5_000), "stop {stop}");
+            // What arrived has ended all that was due.
+            late = None;
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A lane closes connections whose clients do not take their replies, when these take too much:
 //! [`crate::connection::unsent`] has the sums and the choice.
 
-use super::Lane;
+use super::{Lane, STOPPED_S};
 use crate::connection::Reason;
 use crate::connection::unsent::{choose, stalled};
 use crate::lane::handle::Message;
@@ -37,12 +37,13 @@ impl Lane<'_> {
     /// whose clients take nothing, until it is not.
     pub(super) fn check_unsent(&mut self) {
         let now = self.now();
-        if now.second == self.last_unsent_check {
+        let since = now.second.saturating_sub(std::mem::replace(&mut self.last_unsent_check, now.second));
+        if since == 0 {
             return;
         }
-        self.last_unsent_check = now.second;
         self.has_unsent = self.connections.iter().flatten().any(|connection| connection.has_unsent());
-        if !self.shared.is_output_scarce() {
+        // After a stop of the process clients are sent what they have made room for meanwhile first.
+        if since > STOPPED_S || !self.shared.is_output_scarce() {
             return;
         }
         for token in stalled(self.connections.iter().flatten().filter_map(|c| c.keeper()), now.ms) {
