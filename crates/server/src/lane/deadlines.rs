@@ -12,8 +12,8 @@ use cattlegrid_engine::{Now, Step};
 
 use super::Lane;
 
-/// Whether timers may run, of which the first ran out at `due_ms`; 0: at a moment that is not known. `late_since_ms`:
-/// when late ones were first seen; None again when no timer is due any more.
+/// Whether timers may run, of which the first ran out at `due_ms`; 0: at a moment that is not known.
+/// `late_since_ms`: when late ones were first seen; None again when no timer is due any more.
 fn may_run(late_since_ms: &mut Option<u64>, due_ms: u64, now_ms: u64) -> bool {
     let late_ms = if due_ms == 0 { 0 } else { now_ms.saturating_sub(due_ms) };
     if late_ms >= LATE_MS {
