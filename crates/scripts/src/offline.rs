@@ -8,6 +8,7 @@
 
 mod functions;
 mod server;
+mod show;
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -27,9 +28,10 @@ use crate::problem::{Problem, Severity};
 use crate::raw_call::{self, WatchedVm};
 use crate::scripts::Scripts;
 use crate::source::{SourceFile, Sources};
-use crate::vm;
+use crate::{texts, vm};
 
 pub use server::{Seen, TestReply, TestServer};
+pub use show::{escaped, quoted};
 
 /// The time at which a test begins, in milliseconds: 2026-01-01T00:00:00Z.
 const START_MS: u64 = 1_767_225_600_000;
@@ -160,17 +162,20 @@ impl<'f> TestFile<'f> {
     }
 
     fn run_all(&self) -> Result<Vec<TestResult>, Vec<Problem>> {
-        let returned: Value = self.whole(self.chunk.call(())).map_err(|error| vec![self.problem(&error)])?;
+        let returned: Value = self.whole(self.chunk.call(())).map_err(|problem| vec![problem])?;
         let top = TestResult { name: self.name.clone(), checks: self.shared.borrow().checks };
         let Value::Table(table) = returned else { return Ok(vec![top]) };
         let mut tests = Vec::new();
         for pair in table.pairs::<Value, Value>() {
-            match pair.map_err(|error| vec![self.problem(&error)])? {
+            match pair.map_err(|error| vec![self.problem(&error, None)])? {
                 (Value::String(name), Value::Function(run)) if name.as_bytes().starts_with(b"test_") => {
                     tests.push((name.to_string_lossy(), run));
                 }
                 (key, _) => {
-                    let key = key.to_string().unwrap_or_default();
+                    let key = match &key {
+                        Value::String(name) => show::head(&name.to_string_lossy()),
+                        other => other.to_string().unwrap_or_default(),
+                    };
                     let text = format!("returns {key}: only functions named test_... are run");
                     return Err(vec![problem(&self.source.path, None, text)]);
                 }
@@ -190,9 +195,8 @@ impl<'f> TestFile<'f> {
                     let name = format!("{} {name}", self.name);
                     passed.push(TestResult { name, checks: self.shared.borrow().checks });
                 }
-                Err(error) => {
-                    let mut found = self.problem(&error);
-                    found.text = format!("{name}: {}", found.text);
+                Err(mut found) => {
+                    found.text = format!("{}: {}", show::head(&name), found.text);
                     found.line = found.line.or_else(|| run.info().line_defined);
                     failed.push(found);
                 }
@@ -202,20 +206,46 @@ impl<'f> TestFile<'f> {
     }
 
     /// What a test has returned, unless a check has failed whose error it caught.
-    fn whole<R>(&self, returned: mlua::Result<R>) -> mlua::Result<R> {
+    fn whole<R>(&self, returned: mlua::Result<R>) -> Result<R, Problem> {
         let failed = self.shared.borrow_mut().failed.take();
-        returned.and_then(|returned| failed.map_or(Ok(returned), |text| Err(mlua::Error::runtime(text))))
+        match returned {
+            Err(error) => Err(self.problem(&error, failed.as_deref())),
+            Ok(returned) => failed
+                .map_or(Ok(returned), |text| Err(self.problem(&mlua::Error::runtime(&text), Some(&text)))),
+        }
     }
 
-    fn problem(&self, error: &mlua::Error) -> Problem {
+    /// `failed`: the text of a check, whose values are cut.
+    fn problem(&self, error: &mlua::Error, failed: Option<&str>) -> Problem {
         if is_memory(error) {
             return problem(&self.source.path, None, too_much_memory());
         }
-        let text = text_of(error);
-        let placed = text.strip_prefix(&*self.name).and_then(|rest| rest.strip_prefix(':')?.split_once(": "));
-        match placed.and_then(|(line, text)| Some((line.parse().ok()?, text))) {
-            Some((line, text)) => problem(&self.source.path, Some(line), text.to_owned()),
-            None => problem(&self.source.path, None, text),
+        let whole = text_of(error);
+        let (mut line, mut text) = (None, &*whole);
+        // `coroutine.wrap` adds a place to the place of the error.
+        while let Some((place, rest)) = texts::place(text).zip(text.split_once(": ")) {
+            match place.rsplit_once(':') {
+                Some((file, number)) if file == self.name => line = number.parse().ok(),
+                Some((functions::PRELUDE, _)) => {}
+                _ => break,
+            }
+            text = rest.1;
         }
+        let line = line.or_else(|| self.line_of_stack(error));
+        let text = if failed == Some(&*whole) { text.to_owned() } else { show::head(text) };
+        problem(&self.source.path, line, text)
+    }
+
+    /// The line of the test that ran when an error without a place was raised.
+    fn line_of_stack(&self, error: &mlua::Error) -> Option<usize> {
+        let stack = match error {
+            mlua::Error::CallbackError { traceback, .. } => traceback,
+            mlua::Error::RuntimeError(text) => text.rsplit_once("\nstack traceback:\n")?.1,
+            _ => return None,
+        };
+        stack.lines().find_map(|frame| {
+            let digits = frame.trim_start().strip_prefix(&*self.name)?.strip_prefix(':')?;
+            digits.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+        })
     }
 }

@@ -281,7 +281,7 @@ unsafe extern "C-unwind" fn interrupted(state: *mut ffi::lua_State, gc: c_int) {
 /// `state` runs a function of Luau, and has room for the text; the caller holds nothing to drop.
 unsafe fn raise_over(state: *mut ffi::lua_State) {
     let mut place = MaybeUninit::<ffi::lua_Debug>::zeroed();
-    for level in 0..LEVELS_MAX {
+    for level in 0.. {
         // SAFETY: what is asked for is written where there is such a level, and zeroes are valid otherwise. The
         // name is a text of Luau's, or in `place`.
         unsafe {
@@ -306,5 +306,3 @@ unsafe fn raise_over(state: *mut ffi::lua_State) {
 
 /// The source of what `cg.test` has in Luau.
 const PRELUDE: &CStr = c"cg.test";
-/// Calls within each other of which one may be that of a test.
-const LEVELS_MAX: c_int = 8;

@@ -8,6 +8,8 @@ use cattlegrid_scripts::{Limits, Problem, SourceFile, Sources, TestResult};
 
 use super::*;
 
+mod failures;
+
 /// A quota by the hour.
 const QUOTA: &str = r#"
 local Quota = { version = 1, create = nil }
