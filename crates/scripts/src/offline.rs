@@ -28,7 +28,7 @@ use crate::problem::{Problem, Severity};
 use crate::raw_call::{self, WatchedVm};
 use crate::scripts::Scripts;
 use crate::source::{SourceFile, Sources};
-use crate::{texts, vm};
+use crate::{caught, texts, vm};
 
 pub use server::{Seen, TestReply, TestServer};
 pub use show::{escaped, quoted};
@@ -39,6 +39,10 @@ const START_MS: u64 = 1_767_225_600_000;
 const FILE_TIME: Duration = Duration::from_secs(1);
 /// Memory of a VM of tests.
 const MEMORY_BYTES: usize = 64 << 20;
+/// What an error's text has before its traceback.
+const STACK: &str = "\nstack traceback:\n";
+/// Luau's text where an error had no memory for its traceback.
+const NO_HANDLER: &str = "error in error handling";
 
 /// A test that has passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,6 +112,8 @@ struct TestFile<'f> {
     /// As it is named in errors.
     name: String,
     chunk: Function,
+    /// Calls a function of the test: [`raw_call::noting`].
+    noting: Function,
     shared: Rc<RefCell<TestState>>,
     watched: WatchedVm,
 }
@@ -133,14 +139,16 @@ impl<'f> TestFile<'f> {
             .set_mode(ChunkMode::Binary)
             .into_function()
             .map_err(wrong)?;
+        let noting = raw_call::noting(&lua).map_err(wrong)?;
         lua.set_memory_limit(lua.used_memory() + MEMORY_BYTES).map_err(wrong)?;
         let watched = WatchedVm::new(&lua, FILE_TIME).map_err(wrong)?;
-        Ok(Self { source, start, name, chunk, shared, watched })
+        Ok(Self { source, start, name, chunk, noting, shared, watched })
     }
 
     fn run(&mut self) -> Result<Vec<TestResult>, Vec<Problem>> {
         // Calls of types have numbers of their own, in slots of their own.
         let slot = Arc::clone(self.watched.slot());
+        raw_call::take_test_line();
         let (ran, breach) = raw_call::timed(&slot, 1, || self.run_all());
         let text = match breach {
             None => return ran,
@@ -148,21 +156,29 @@ impl<'f> TestFile<'f> {
             Some(Breach::Memory) => too_much_memory(),
         };
         let mut problems = ran.err().unwrap_or_default();
+        let noted = raw_call::take_test_line();
+        // Without memory there may be none for the text of the limit either.
+        let ends: &[&str] = match breach {
+            Some(Breach::Memory) => &[json::OVER, NO_HANDLER, &text],
+            _ => &[json::OVER, NO_HANDLER],
+        };
+        let end = |one: &Problem| ends.iter().find(|end| one.text.ends_with(**end)).map(|end| end.len());
         // Whatever runs after a limit was exceeded has failed for that reason alone.
-        match problems.iter().position(|one| one.text.ends_with(json::OVER)) {
-            Some(first) => {
+        match problems.iter().enumerate().find_map(|(place, one)| Some((place, end(one)?))) {
+            Some((first, end)) => {
                 problems.truncate(first + 1);
-                let found = &mut problems[first].text;
-                found.truncate(found.len() - json::OVER.len());
-                found.push_str(&text);
+                let found = &mut problems[first];
+                found.line = noted.or(found.line);
+                found.text.truncate(found.text.len() - end);
+                found.text.push_str(&text);
             }
-            None => problems.push(problem(&self.source.path, None, text)),
+            None => problems.push(problem(&self.source.path, noted, text)),
         }
         Err(problems)
     }
 
     fn run_all(&self) -> Result<Vec<TestResult>, Vec<Problem>> {
-        let returned: Value = self.whole(self.chunk.call(())).map_err(|problem| vec![problem])?;
+        let returned: Value = self.whole(self.noting.call(&self.chunk)).map_err(|problem| vec![problem])?;
         let top = TestResult { name: self.name.clone(), checks: self.shared.borrow().checks };
         let Value::Table(table) = returned else { return Ok(vec![top]) };
         let mut tests = Vec::new();
@@ -190,7 +206,7 @@ impl<'f> TestFile<'f> {
             let fresh = TestState::new(self.start);
             let fresh = fresh.map_err(|text| vec![problem(&self.source.path, None, text)])?;
             *self.shared.borrow_mut() = fresh;
-            match self.whole(run.call::<()>(())) {
+            match self.whole(self.noting.call::<()>(&run)) {
                 Ok(()) => {
                     let name = format!("{} {name}", self.name);
                     passed.push(TestResult { name, checks: self.shared.borrow().checks });
@@ -209,6 +225,11 @@ impl<'f> TestFile<'f> {
     fn whole<R>(&self, returned: mlua::Result<R>) -> Result<R, Problem> {
         let failed = self.shared.borrow_mut().failed.take();
         match returned {
+            Err(mlua::Error::RuntimeError(text)) => {
+                // The last traceback is that of the function that calls tests.
+                let text = text.rsplit_once(STACK).map_or(&*text, |(text, _)| text);
+                Err(self.problem(&mlua::Error::runtime(text), failed.as_deref()))
+            }
             Err(error) => Err(self.problem(&error, failed.as_deref())),
             Ok(returned) => failed
                 .map_or(Ok(returned), |text| Err(self.problem(&mlua::Error::runtime(&text), Some(&text)))),
@@ -217,9 +238,6 @@ impl<'f> TestFile<'f> {
 
     /// `failed`: the text of a check, whose values are cut.
     fn problem(&self, error: &mlua::Error, failed: Option<&str>) -> Problem {
-        if is_memory(error) {
-            return problem(&self.source.path, None, too_much_memory());
-        }
         let whole = text_of(error);
         let (mut line, mut text) = (None, &*whole);
         // `coroutine.wrap` adds a place to the place of the error.
@@ -231,6 +249,10 @@ impl<'f> TestFile<'f> {
             }
             text = rest.1;
         }
+        if is_memory(error) || text == caught::MEMORY {
+            let line = raw_call::take_test_line().or(line);
+            return problem(&self.source.path, line, too_much_memory());
+        }
         let line = line.or_else(|| self.line_of_stack(error));
         let text = if failed == Some(&*whole) { text.to_owned() } else { show::head(text) };
         problem(&self.source.path, line, text)
@@ -240,7 +262,7 @@ impl<'f> TestFile<'f> {
     fn line_of_stack(&self, error: &mlua::Error) -> Option<usize> {
         let stack = match error {
             mlua::Error::CallbackError { traceback, .. } => traceback,
-            mlua::Error::RuntimeError(text) => text.rsplit_once("\nstack traceback:\n")?.1,
+            mlua::Error::RuntimeError(text) => text.rsplit_once(STACK)?.1,
             _ => return None,
         };
         stack.lines().find_map(|frame| {

@@ -400,6 +400,7 @@ fn one_source_is_checked_beside_others_that_cannot_be_read() {
     check();
     assert_eq!(said("big.luau"), Ok((1, "/big.luau: is longer than 1048576 bytes".to_owned())));
     // What it requires is named, if that is the reason.
+    std::fs::remove_file(path.join("wrong.luau")).unwrap();
     std::fs::create_dir(path.join("lib")).unwrap();
     std::os::unix::fs::symlink(path.join("gone"), path.join("lib/away.luau")).unwrap();
     std::fs::write(path.join("user.luau"), "require('lib/away')\nreturn {}").unwrap();

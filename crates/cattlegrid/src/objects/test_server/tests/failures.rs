@@ -59,3 +59,20 @@ fn errors_have_their_line_once_and_an_end() {
         failed_at(3, check, expected);
     }
 }
+
+#[test]
+fn a_test_without_memory_has_one_line() {
+    let fill = "local function fill() local a = {} for i = 1, 1e9 do\na[i] = {i} end end\n";
+    for (line, check) in [
+        (4, "fill()"),
+        (4, "return { test_a = function() fill() end }"),
+        (4, "local f = coroutine.wrap(fill)\nf()"),
+        (4, "t.error(fill)"),
+        (4, "pcall(fill)"),
+    ] {
+        let found = fails(&format!("\n{fill}{check}"));
+        assert!(found.ends_with(" needed more than 64 MiB"), "{check}: {found}");
+        let at = found.strip_prefix("quota.test.luau:").and_then(|rest| rest.split(':').next()?.parse().ok());
+        assert!(at.is_some_and(|at: usize| (line..=line + 2).contains(&at)), "{check}: {found}");
+    }
+}
