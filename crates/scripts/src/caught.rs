@@ -24,7 +24,7 @@ use crate::library::arguments::fault;
 use crate::{current, raw_call, texts};
 
 /// Luau's text of an error of memory.
-const MEMORY: &str = "not enough memory";
+pub(crate) const MEMORY: &str = "not enough memory";
 
 /// Replaces the functions that catch errors.
 ///

@@ -49,7 +49,7 @@ mod watchdog;
 
 pub use limits::Limits;
 pub use lint::lint;
-pub use offline::{Seen, StartServer, TestReply, TestResult, TestServer, run_tests};
+pub use offline::{Seen, StartServer, TestReply, TestResult, TestServer, escaped, quoted, run_tests};
 pub use problem::{Problem, Severity};
 pub use scripts::Scripts;
 pub use source::{FILE_MAX, FILES_MAX, SourceFile, Sources};

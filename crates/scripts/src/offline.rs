@@ -8,6 +8,7 @@
 
 mod functions;
 mod server;
+mod show;
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -27,9 +28,10 @@ use crate::problem::{Problem, Severity};
 use crate::raw_call::{self, WatchedVm};
 use crate::scripts::Scripts;
 use crate::source::{SourceFile, Sources};
-use crate::vm;
+use crate::{caught, texts, vm};
 
 pub use server::{Seen, TestReply, TestServer};
+pub use show::{escaped, quoted};
 
 /// The time at which a test begins, in milliseconds: 2026-01-01T00:00:00Z.
 const START_MS: u64 = 1_767_225_600_000;
@@ -37,6 +39,10 @@ const START_MS: u64 = 1_767_225_600_000;
 const FILE_TIME: Duration = Duration::from_secs(1);
 /// Memory of a VM of tests.
 const MEMORY_BYTES: usize = 64 << 20;
+/// What an error's text has before its traceback.
+const STACK: &str = "\nstack traceback:\n";
+/// Luau's text where an error had no memory for its traceback.
+const NO_HANDLER: &str = "error in error handling";
 
 /// A test that has passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,6 +112,8 @@ struct TestFile<'f> {
     /// As it is named in errors.
     name: String,
     chunk: Function,
+    /// Calls a function of the test: [`raw_call::noting`].
+    noting: Function,
     shared: Rc<RefCell<TestState>>,
     watched: WatchedVm,
 }
@@ -131,14 +139,16 @@ impl<'f> TestFile<'f> {
             .set_mode(ChunkMode::Binary)
             .into_function()
             .map_err(wrong)?;
+        let noting = raw_call::noting(&lua).map_err(wrong)?;
         lua.set_memory_limit(lua.used_memory() + MEMORY_BYTES).map_err(wrong)?;
         let watched = WatchedVm::new(&lua, FILE_TIME).map_err(wrong)?;
-        Ok(Self { source, start, name, chunk, shared, watched })
+        Ok(Self { source, start, name, chunk, noting, shared, watched })
     }
 
     fn run(&mut self) -> Result<Vec<TestResult>, Vec<Problem>> {
         // Calls of types have numbers of their own, in slots of their own.
         let slot = Arc::clone(self.watched.slot());
+        raw_call::take_test_line();
         let (ran, breach) = raw_call::timed(&slot, 1, || self.run_all());
         let text = match breach {
             None => return ran,
@@ -146,31 +156,42 @@ impl<'f> TestFile<'f> {
             Some(Breach::Memory) => too_much_memory(),
         };
         let mut problems = ran.err().unwrap_or_default();
+        let noted = raw_call::take_test_line();
+        // Without memory there may be none for the text of the limit either.
+        let ends: &[&str] = match breach {
+            Some(Breach::Memory) => &[json::OVER, NO_HANDLER, &text],
+            _ => &[json::OVER, NO_HANDLER],
+        };
+        let end = |one: &Problem| ends.iter().find(|end| one.text.ends_with(**end)).map(|end| end.len());
         // Whatever runs after a limit was exceeded has failed for that reason alone.
-        match problems.iter().position(|one| one.text.ends_with(json::OVER)) {
-            Some(first) => {
+        match problems.iter().enumerate().find_map(|(place, one)| Some((place, end(one)?))) {
+            Some((first, end)) => {
                 problems.truncate(first + 1);
-                let found = &mut problems[first].text;
-                found.truncate(found.len() - json::OVER.len());
-                found.push_str(&text);
+                let found = &mut problems[first];
+                found.line = noted.or(found.line);
+                found.text.truncate(found.text.len() - end);
+                found.text.push_str(&text);
             }
-            None => problems.push(problem(&self.source.path, None, text)),
+            None => problems.push(problem(&self.source.path, noted, text)),
         }
         Err(problems)
     }
 
     fn run_all(&self) -> Result<Vec<TestResult>, Vec<Problem>> {
-        let returned: Value = self.whole(self.chunk.call(())).map_err(|error| vec![self.problem(&error)])?;
+        let returned: Value = self.whole(self.noting.call(&self.chunk)).map_err(|problem| vec![problem])?;
         let top = TestResult { name: self.name.clone(), checks: self.shared.borrow().checks };
         let Value::Table(table) = returned else { return Ok(vec![top]) };
         let mut tests = Vec::new();
         for pair in table.pairs::<Value, Value>() {
-            match pair.map_err(|error| vec![self.problem(&error)])? {
+            match pair.map_err(|error| vec![self.problem(&error, None)])? {
                 (Value::String(name), Value::Function(run)) if name.as_bytes().starts_with(b"test_") => {
                     tests.push((name.to_string_lossy(), run));
                 }
                 (key, _) => {
-                    let key = key.to_string().unwrap_or_default();
+                    let key = match &key {
+                        Value::String(name) => show::head(&name.to_string_lossy()),
+                        other => other.to_string().unwrap_or_default(),
+                    };
                     let text = format!("returns {key}: only functions named test_... are run");
                     return Err(vec![problem(&self.source.path, None, text)]);
                 }
@@ -185,14 +206,13 @@ impl<'f> TestFile<'f> {
             let fresh = TestState::new(self.start);
             let fresh = fresh.map_err(|text| vec![problem(&self.source.path, None, text)])?;
             *self.shared.borrow_mut() = fresh;
-            match self.whole(run.call::<()>(())) {
+            match self.whole(self.noting.call::<()>(&run)) {
                 Ok(()) => {
                     let name = format!("{} {name}", self.name);
                     passed.push(TestResult { name, checks: self.shared.borrow().checks });
                 }
-                Err(error) => {
-                    let mut found = self.problem(&error);
-                    found.text = format!("{name}: {}", found.text);
+                Err(mut found) => {
+                    found.text = format!("{}: {}", show::head(&name), found.text);
                     found.line = found.line.or_else(|| run.info().line_defined);
                     failed.push(found);
                 }
@@ -202,20 +222,52 @@ impl<'f> TestFile<'f> {
     }
 
     /// What a test has returned, unless a check has failed whose error it caught.
-    fn whole<R>(&self, returned: mlua::Result<R>) -> mlua::Result<R> {
+    fn whole<R>(&self, returned: mlua::Result<R>) -> Result<R, Problem> {
         let failed = self.shared.borrow_mut().failed.take();
-        returned.and_then(|returned| failed.map_or(Ok(returned), |text| Err(mlua::Error::runtime(text))))
+        match returned {
+            Err(mlua::Error::RuntimeError(text)) => {
+                // The last traceback is that of the function that calls tests.
+                let text = text.rsplit_once(STACK).map_or(&*text, |(text, _)| text);
+                Err(self.problem(&mlua::Error::runtime(text), failed.as_deref()))
+            }
+            Err(error) => Err(self.problem(&error, failed.as_deref())),
+            Ok(returned) => failed
+                .map_or(Ok(returned), |text| Err(self.problem(&mlua::Error::runtime(&text), Some(&text)))),
+        }
     }
 
-    fn problem(&self, error: &mlua::Error) -> Problem {
-        if is_memory(error) {
-            return problem(&self.source.path, None, too_much_memory());
+    /// `failed`: the text of a check, whose values are cut.
+    fn problem(&self, error: &mlua::Error, failed: Option<&str>) -> Problem {
+        let whole = text_of(error);
+        let (mut line, mut text) = (None, &*whole);
+        // `coroutine.wrap` adds a place to the place of the error.
+        while let Some((place, rest)) = texts::place(text).zip(text.split_once(": ")) {
+            match place.rsplit_once(':') {
+                Some((file, number)) if file == self.name => line = number.parse().ok(),
+                Some((functions::PRELUDE, _)) => {}
+                _ => break,
+            }
+            text = rest.1;
         }
-        let text = text_of(error);
-        let placed = text.strip_prefix(&*self.name).and_then(|rest| rest.strip_prefix(':')?.split_once(": "));
-        match placed.and_then(|(line, text)| Some((line.parse().ok()?, text))) {
-            Some((line, text)) => problem(&self.source.path, Some(line), text.to_owned()),
-            None => problem(&self.source.path, None, text),
+        if is_memory(error) || text == caught::MEMORY {
+            let line = raw_call::take_test_line().or(line);
+            return problem(&self.source.path, line, too_much_memory());
         }
+        let line = line.or_else(|| self.line_of_stack(error));
+        let text = if failed == Some(&*whole) { text.to_owned() } else { show::head(text) };
+        problem(&self.source.path, line, text)
+    }
+
+    /// The line of the test that ran when an error without a place was raised.
+    fn line_of_stack(&self, error: &mlua::Error) -> Option<usize> {
+        let stack = match error {
+            mlua::Error::CallbackError { traceback, .. } => traceback,
+            mlua::Error::RuntimeError(text) => text.rsplit_once(STACK)?.1,
+            _ => return None,
+        };
+        stack.lines().find_map(|frame| {
+            let digits = frame.trim_start().strip_prefix(&*self.name)?.strip_prefix(':')?;
+            digits.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+        })
     }
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use mlua::{Function, Lua, MultiValue, Value, ffi};
 
+use crate::caught::MEMORY;
 use crate::current;
 use crate::limits::Breach;
 use crate::watchdog::VmSlot;
@@ -280,8 +281,10 @@ unsafe extern "C-unwind" fn interrupted(state: *mut ffi::lua_State, gc: c_int) {
 /// # Safety
 /// `state` runs a function of Luau, and has room for the text; the caller holds nothing to drop.
 unsafe fn raise_over(state: *mut ffi::lua_State) {
+    // SAFETY: as above.
+    unsafe { note_test_line(state) };
     let mut place = MaybeUninit::<ffi::lua_Debug>::zeroed();
-    for level in 0..LEVELS_MAX {
+    for level in 0.. {
         // SAFETY: what is asked for is written where there is such a level, and zeroes are valid otherwise. The
         // name is a text of Luau's, or in `place`.
         unsafe {
@@ -304,7 +307,92 @@ unsafe fn raise_over(state: *mut ffi::lua_State) {
     unsafe { ffi::luaL_error(state, c"took too long".as_ptr()) };
 }
 
+thread_local! {
+    /// The line of a test that went over a limit; 0: there is none.
+    static TEST_LINE: Cell<c_int> = const { Cell::new(0) };
+}
+
+/// The line of a test that went over a limit, which is forgotten.
+pub(crate) fn take_test_line() -> Option<usize> {
+    usize::try_from(TEST_LINE.take()).ok().filter(|line| *line > 0)
+}
+
+/// Notes the line of the innermost function of a file of tests, without memory of the VM.
+///
+/// # Safety
+/// `state` is that of a running function.
+unsafe fn note_test_line(state: *mut ffi::lua_State) {
+    let mut place = MaybeUninit::<ffi::lua_Debug>::zeroed();
+    for level in 0.. {
+        // SAFETY: as in `raise_over`.
+        unsafe {
+            if TEST_LINE.get() != 0 || ffi::lua_getinfo(state, level, c"sl".as_ptr(), place.as_mut_ptr()) == 0
+            {
+                return;
+            }
+            let found = place.assume_init_ref();
+            let source = CStr::from_ptr(found.short_src).to_bytes();
+            if found.currentline > 0 && (source.ends_with(b".test.luau") || source.ends_with(b".test.lua")) {
+                TEST_LINE.set(found.currentline);
+            }
+        }
+    }
+}
+
+/// A function that calls its argument, and notes the line of a test that has no memory. The texts of other
+/// errors end with their own traceback.
+///
+/// # Errors
+/// Memory is short.
+pub(crate) fn noting(lua: &Lua) -> mlua::Result<Function> {
+    // SAFETY: the stack of this protected call has room for the two functions, whose names are static.
+    unsafe {
+        lua.exec_raw((), |state| {
+            ffi::lua_pushcclosurek(state, note_error, ptr::null(), 0, None);
+            ffi::lua_pushcclosurek(state, call_noting, c"test".as_ptr(), 1, None);
+        })
+    }
+}
+
+unsafe extern "C-unwind" fn call_noting(state: *mut ffi::lua_State) -> c_int {
+    // SAFETY: the state is that of this function, which has room for a few values; its frame holds nothing to
+    // drop.
+    unsafe {
+        ffi::lua_settop(state, 1);
+        ffi::lua_pushvalue(state, ffi::lua_upvalueindex(1));
+        ffi::lua_insert(state, 1);
+        if ffi::lua_pcall(state, 0, 1, 1) != ffi::LUA_OK {
+            ffi::lua_error(state);
+        }
+    }
+    1
+}
+
+/// The handler of [`call_noting`], which runs before the functions with the error are left.
+unsafe extern "C-unwind" fn note_error(state: *mut ffi::lua_State) -> c_int {
+    // SAFETY: as above; the bytes are those of the error, which stays on the stack.
+    unsafe {
+        match ffi::lua_type(state, 1) {
+            // Errors of the library have a traceback.
+            ffi::LUA_TUSERDATA => return 1,
+            ffi::LUA_TSTRING => {
+                let mut len = 0;
+                let text = ffi::lua_tolstring(state, 1, &raw mut len);
+                // `coroutine.wrap` writes a place before it.
+                if std::slice::from_raw_parts(text.cast::<u8>(), len).ends_with(MEMORY.as_bytes()) {
+                    note_test_line(state);
+                    return 1;
+                }
+            }
+            _ => {}
+        }
+        if ffi::lua_checkstack(state, 2 + ffi::LUA_TRACEBACK_STACK) != 0 {
+            let text = ffi::luaL_tolstring(state, 1, ptr::null_mut());
+            ffi::luaL_traceback(state, state, text, 0);
+        }
+    }
+    1
+}
+
 /// The source of what `cg.test` has in Luau.
 const PRELUDE: &CStr = c"cg.test";
-/// Calls within each other of which one may be that of a test.
-const LEVELS_MAX: c_int = 8;

@@ -57,6 +57,21 @@ impl Sources {
     /// # Errors
     /// All problems with the files.
     pub fn read(dir: &Path) -> Result<Self, Vec<Problem>> {
+        let (sources, problems) = Self::read_all(dir);
+        if problems.is_empty() { Ok(sources) } else { Err(problems) }
+    }
+
+    /// Reads a directory as far as that can be done: the sources without a problem, and all problems with the
+    /// others.
+    pub fn read_valid(dir: &Path) -> (Self, Vec<Problem>) {
+        let (mut sources, problems) = Self::read_all(dir);
+        for list in [&mut sources.types, &mut sources.libraries, &mut sources.tests] {
+            list.retain(|source| problems.iter().all(|problem| problem.file != source.path));
+        }
+        (sources, problems)
+    }
+
+    fn read_all(dir: &Path) -> (Self, Vec<Problem>) {
         let mut reader = DirectoryReader { sources: Self::default(), files: 0, problems: Vec::new() };
         reader.folder(dir, "", 0);
         let DirectoryReader { mut sources, files, mut problems } = reader;
@@ -78,7 +93,7 @@ impl Sources {
                 ));
             }
         }
-        if problems.is_empty() { Ok(sources) } else { Err(problems) }
+        (sources, problems)
     }
 
     /// A number that changes with the names and texts.

@@ -119,7 +119,7 @@ impl TestServer for EngineServer {
         }
         match self.client.registry().named(name) {
             Some(VirtualKey::Call(_)) => self.send(&[b"mg ", name, b" v"], None),
-            _ => TestReply::Wrong(format!("no call: {}", String::from_utf8_lossy(name))),
+            _ => TestReply::Wrong(format!("no call: {}", cattlegrid_scripts::escaped(name))),
         }
     }
 
@@ -217,7 +217,7 @@ fn escaped(part: &[u8]) -> Vec<u8> {
 }
 
 fn shown(key: &[u8]) -> String {
-    format!("{:?}", String::from_utf8_lossy(key))
+    cattlegrid_scripts::quoted(key)
 }
 
 /// Runs methods, which may load every key: there are no loaders.

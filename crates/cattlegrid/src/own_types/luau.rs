@@ -107,37 +107,62 @@ fn no_types(dir: &Path, sources: &Sources) -> Option<String> {
 /// They cannot be read.
 pub(crate) fn lint(path: &Path) -> Result<SourceReport, String> {
     let (dir, file) = place(path)?;
-    let mut found = lint_dir(&dir);
-    if let Some(file) = file {
-        if !found.files.contains(&file) {
-            return Err(format!("{}: is no source of types: *.luau or *.lua", file.display()));
-        }
-        (found.types, found.libraries) = (0, 0);
-        found.files.retain(|own| *own == file);
-        found.list.retain(|own| own.file == file);
+    match file {
+        Some(file) => lint_file(&dir, file),
+        None => Ok(lint_dir(&dir)),
+    }
+}
+
+/// Checks one source, whatever is wrong with others that cannot be read.
+fn lint_file(dir: &Path, file: PathBuf) -> Result<SourceReport, String> {
+    let (sources, mut unread) = Sources::read_valid(dir);
+    if unread.iter().any(|problem| problem.file == file) {
+        unread.retain(|problem| problem.file == file);
+        return Ok(report(unread, vec![file]));
+    }
+    let mut found = lint_sources(&sources);
+    if !found.files.contains(&file) {
+        // Of too many files the last ones are not read.
+        let all = unread.into_iter().find(|problem| problem.file == dir);
+        return Err(all.map_or_else(
+            || format!("{}: is no source of types: *.luau or *.lua", file.display()),
+            |problem| problem.to_string(),
+        ));
+    }
+    (found.types, found.libraries) = (0, 0);
+    found.files.retain(|own| *own == file);
+    found.list.retain(|own| own.file == file);
+    if found.list.iter().any(|own| own.is_error) {
+        // It may be for a library that could not be read.
+        unread.retain(|problem| problem.file.parent() != Some(dir) && problem.file != dir);
+        found.list.extend(report(unread, Vec::new()).list);
     }
     Ok(found)
 }
 
-fn lint_dir(dir: &Path) -> SourceReport {
-    let report = |problems: Vec<Problem>, files| {
-        let one = |problem: Problem| SourceProblem {
-            line: problem.to_string(),
-            is_error: problem.severity == Severity::Error,
-            file: problem.file,
-        };
-        SourceReport { list: problems.into_iter().map(one).collect(), files, ..SourceReport::default() }
+fn report(problems: Vec<Problem>, files: Vec<PathBuf>) -> SourceReport {
+    let one = |problem: Problem| SourceProblem {
+        line: problem.to_string(),
+        is_error: problem.severity == Severity::Error,
+        file: problem.file,
     };
-    let sources = match Sources::read(dir) {
-        Ok(sources) => sources,
+    SourceReport { list: problems.into_iter().map(one).collect(), files, ..SourceReport::default() }
+}
+
+fn lint_dir(dir: &Path) -> SourceReport {
+    match Sources::read(dir) {
+        Ok(sources) => lint_sources(&sources),
         Err(problems) => {
             let files = problems.iter().map(|problem| problem.file.clone()).collect();
-            return report(problems, files);
+            report(problems, files)
         }
-    };
+    }
+}
+
+fn lint_sources(sources: &Sources) -> SourceReport {
     let all = sources.types.iter().chain(&sources.libraries).chain(&sources.tests);
     let files = all.map(|source| source.path.clone()).collect();
-    let problems = match Scripts::load(&sources, &Limits::default()) {
+    let problems = match Scripts::load(sources, &Limits::default()) {
         Ok((_, warnings)) => warnings,
         Err(problems) => problems,
     };

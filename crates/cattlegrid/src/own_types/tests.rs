@@ -11,7 +11,7 @@ use cattlegrid_config::{
 };
 use cattlegrid_objects::{Eviction, TypeSettings, native};
 
-use super::TYPES;
+use super::{TYPES, lint};
 
 fn parse(text: &str) -> Result<RuleFile, String> {
     RuleFile::parse_beside(Path::new("f.toml"), text, None, TYPES).map_err(|error| error.to_string())
@@ -371,4 +371,44 @@ fn objects_test_takes_the_settings_of_a_rule_file() {
     assert!(run(&["--config", config]).unwrap_err().contains("has no dir"));
     std::fs::write(&file, "").unwrap();
     assert!(run(&["--config", config]).unwrap_err().contains("has no [objects]"));
+}
+
+/// A source is checked whatever is wrong with others of its directory.
+#[test]
+fn one_source_is_checked_beside_others_that_cannot_be_read() {
+    let (_dir, path, _) = types(&[("tally.luau", TALLY), ("wrong.luau", "return { new = nowhere }")]);
+    let said = |name: &str| {
+        let found = lint(&path.join(name))?;
+        let lines: Vec<String> = found.list.into_iter().map(|finding| finding.line).collect();
+        Ok::<_, String>((found.files.len(), lines.join("\n").replace(path.to_str().unwrap(), "")))
+    };
+    let unknown = "/wrong.luau:1: unknown global nowhere: define it before this line with `local`";
+    let check = || {
+        assert_eq!(said("tally.luau"), Ok((1, String::new())));
+        assert_eq!(said("wrong.luau"), Ok((1, unknown.to_owned())));
+    };
+    check();
+    std::fs::write(path.join("big.luau"), "-".repeat((1 << 20) + 1)).unwrap();
+    check();
+    std::fs::write(path.join("Big.luau"), TALLY).unwrap();
+    std::os::unix::fs::symlink(path.join("gone"), path.join("x.luau")).unwrap();
+    std::fs::create_dir(path.join("folder")).unwrap();
+    std::os::unix::fs::symlink(path.join("folder"), path.join("link")).unwrap();
+    std::fs::write(path.join("other.lua"), TALLY).unwrap();
+    std::fs::write(path.join("other.luau"), TALLY).unwrap();
+    std::fs::write(path.join("quotes.luau"), "return {}\u{a0}").unwrap();
+    check();
+    assert_eq!(said("big.luau"), Ok((1, "/big.luau: is longer than 1048576 bytes".to_owned())));
+    // What it requires is named, if that is the reason.
+    std::fs::remove_file(path.join("wrong.luau")).unwrap();
+    std::fs::create_dir(path.join("lib")).unwrap();
+    std::os::unix::fs::symlink(path.join("gone"), path.join("lib/away.luau")).unwrap();
+    std::fs::write(path.join("user.luau"), "require('lib/away')\nreturn {}").unwrap();
+    let (files, found) = said("user.luau").unwrap();
+    assert!(files == 1 && found.contains("\n/lib/away.luau: cannot be read: "), "{found}");
+    for number in 0..200 {
+        std::fs::write(path.join(format!("a{number}.luau")), TALLY).unwrap();
+    }
+    let refused = said("tally.luau").unwrap_err();
+    assert!(refused.contains("files of Luau, at most 200 are read"), "{refused}");
 }

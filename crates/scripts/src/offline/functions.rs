@@ -11,15 +11,12 @@ use jiff::Timestamp;
 use mlua::{FromLuaMulti, Function, IntoLua, IntoLuaMulti, Lua, LuaString, MultiValue, Table, Value};
 
 use super::server::TestReply;
-use super::{START_MS, TestState};
+use super::{START_MS, TestState, show};
 use crate::current::{self, CallEffects, CurrentCall};
 use crate::json;
 
 /// The name of the part in Luau.
-const PRELUDE: &str = "cg.test";
-/// Calls within each other of which the test that called is one.
-const LEVELS_MAX: usize = 8;
-
+pub(super) const PRELUDE: &str = "cg.test";
 /// Adds `cg.test` to a sandbox.
 pub(super) fn install(lua: &Lua, shared: &Rc<RefCell<TestState>>, zone: &Zone) -> mlua::Result<()> {
     let cg: Table = lua.globals().raw_get("cg")?;
@@ -113,8 +110,10 @@ impl Native<'_> {
             shared.checks += 1;
             Ok(())
         })?;
-        self.add("fail", |lua, shared, text: String| -> mlua::Result<()> {
-            let text = placed(lua, &text);
+        self.add("quoted", |_, _, text: LuaString| Ok(show::quoted(&text.as_bytes())))?;
+        self.add("escaped", |_, _, text: LuaString| Ok(show::escaped(&text.as_bytes())))?;
+        self.add("fail", |lua, shared, text: LuaString| -> mlua::Result<()> {
+            let text = placed(lua, &show::escaped(&text.as_bytes()));
             shared.failed.get_or_insert_with(|| text.clone());
             Err(mlua::Error::runtime(text))
         })?;
@@ -146,8 +145,8 @@ impl Native<'_> {
         })?;
         self.add("now", |_, shared, ()| Ok(shared.server.now_ms() as f64 / 1000.0))?;
         // The same; false: it is no time.
-        self.add("at", |lua, shared, time: String| {
-            let parsed = time.parse::<Timestamp>().ok();
+        self.add("at", |lua, shared, time: LuaString| {
+            let parsed = time.to_string_lossy().parse::<Timestamp>().ok();
             match parsed.and_then(|time| u64::try_from(time.as_millisecond()).ok()) {
                 Some(ms) => shared.server.set_time(ms).err().into_lua(lua),
                 None => Ok(Value::Boolean(false)),
@@ -187,7 +186,7 @@ fn placed(lua: &Lua, text: &str) -> String {
         })
     };
     // A function of Rust has no line.
-    let of_test = (0..LEVELS_MAX).filter_map(place).flatten().find(|(source, _)| source != PRELUDE);
+    let of_test = (0..).map_while(place).flatten().find(|(source, _)| source != PRELUDE);
     match of_test {
         Some((source, line)) => format!("{source}:{line}: {text}"),
         None => text.to_owned(),
