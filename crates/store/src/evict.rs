@@ -483,6 +483,10 @@ impl Store {
                     let before = self.stats.evictions;
                     self.collect_large(head, queue);
                     let evicted = if self.stats.evictions > before { head.held_bytes } else { 0 };
+                    if queue == SegmentQueue::Blind && evicted > 0 {
+                        let share = (evicted as f64 / self.config.segment_bytes as f64).min(1.0);
+                        self.policy.passed(self.age(head.stored), share);
+                    }
                     return Some(WalkStep { bytes: LARGE_WALK, evicted, is_promotion: false });
                 }
             }
@@ -522,7 +526,7 @@ impl Store {
         if done {
             self.walk = None;
             if queue == SegmentQueue::Blind && !walk.compact {
-                self.policy.passed(self.age(stored));
+                self.policy.passed(self.age(stored), 1.0);
             }
             // A segment that only replaces the collector's own spare is not given away.
             let gained = !self.log.is_reserve_gone();

@@ -50,6 +50,11 @@ const EAGER: f64 = 1.5;
 const REACH: f64 = 1.25;
 /// Not if this share of those that were evicted is asked for afterwards.
 const LACKED: f64 = 0.1;
+/// And not if the first reads of blind items are fewer than this share of those that are asked for too late,
+/// while the blind queue has more than [`HELD`] of all bytes: no memory would be enough for them.
+const READ_IN_TIME: f64 = 0.05;
+/// See [`READ_IN_TIME`].
+const HELD: f64 = 0.5;
 /// How much colder than blind items the main queue's must be at most, when those are late.
 const BIAS_MAX: f64 = 8.0;
 /// One in this many hits is counted by its queue.
@@ -102,6 +107,8 @@ pub(crate) struct QueueNotes {
     blind_gone: f64,
     /// See there.
     blind_lacked: f64,
+    /// Blind items that were read for the first time: a count that decays with those.
+    blind_read: f64,
     reads: u32,
     /// See [`SAMPLES`].
     samples: f64,
@@ -153,6 +160,7 @@ impl QueueNotes {
             bytes: [[0; SegmentQueue::COUNT]; 2],
             blind_gone: 0.0,
             blind_lacked: 0.0,
+            blind_read: 0.0,
             reads: 0,
             samples: window(SAMPLES),
             returns_window: window(RETURNS_WINDOW),
@@ -182,13 +190,15 @@ impl QueueNotes {
 
     /// Notes that a blind item of this age was read for the first time.
     pub(crate) fn reached(&mut self, age: u64) {
+        self.blind_read += 1.0;
         let age = ticks(age);
         self.reach = if self.reach.is_finite() { self.reach.max(age) } else { age };
     }
 
-    /// Notes that a segment of blind items of this age was emptied.
-    pub(crate) fn passed(&mut self, age: u64) {
-        self.reach = self.reach.min(ticks(age)) * (1.0 - 1.0 / 64.0);
+    /// Notes that blind items of this age were evicted, which have this share of a segment's bytes, 1 at most:
+    /// a segment, or a value outside the log.
+    pub(crate) fn passed(&mut self, age: u64, share: f64) {
+        self.reach = self.reach.min(ticks(age)) * (1.0 - share / 64.0);
     }
 
     /// Notes that a blind item was evicted.
@@ -197,6 +207,7 @@ impl QueueNotes {
         if self.blind_gone > self.samples {
             self.blind_gone /= 2.0;
             self.blind_lacked /= 2.0;
+            self.blind_read /= 2.0;
         }
     }
 
@@ -287,8 +298,17 @@ impl QueueNotes {
         ticks(age) / (REACH * self.reach)
     }
 
-    /// The share of evicted blind items that clients ask for, as a multiple of [`LACKED`].
+    /// The share of evicted blind items that clients ask for, as a multiple of [`LACKED`]; 0 if there would be
+    /// no memory for them.
     fn lacked(&self) -> f64 {
+        let [fills, blind] = self
+            .bytes
+            .iter()
+            .fold([0, 0], |[fills, sum], [small, main, blind]| [fills + small + main, sum + blind]);
+        let has_most = blind as f64 > HELD * (blind + fills) as f64;
+        if has_most && self.blind_read < READ_IN_TIME * self.blind_lacked {
+            return 0.0;
+        }
         self.blind_lacked / self.blind_gone.max(1.0) / LACKED
     }
 

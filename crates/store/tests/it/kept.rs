@@ -325,6 +325,41 @@ fn sessions_and_popular_values_of_other_sizes_are_both_kept() {
     }
 }
 
+/// Large values that are stored and never read, or too late for any memory, do not push popular small ones
+/// out, which fit.
+#[test]
+fn large_values_that_nobody_reads_in_time_leave_room_for_popular_ones() {
+    if cfg!(miri) {
+        return;
+    }
+    // How many large values are between a write and a read of one; 0: none is read.
+    for late in [0, 400] {
+        let mut one = one();
+        let (mut hits, mut gets) = (0, 0);
+        for n in 0..60_000 {
+            let key = skewed(mixed(n), 3_000);
+            let hit = one.get(key);
+            if !hit {
+                one.put(key, 1_000);
+            }
+            if n > 30_000 {
+                gets += 1;
+                hits += u64::from(hit);
+            }
+            if n % 14 == 0 {
+                let large = n / 14;
+                one.put(SESSIONS + large, 40_000 + (mixed(large) % 100_000) as usize);
+                if let Some(large) = large.checked_sub(late).filter(|_| late > 0) {
+                    one.get(SESSIONS + large);
+                }
+            }
+        }
+        let hits = hits * 1000 / gets;
+        assert!(hits >= 800, "{hits} of 1000, large values read {late} later");
+        one.store.verify();
+    }
+}
+
 /// Writes `count` values that are not read, and reads `keys` keys in turn, each once while `every` values are
 /// written. `wait`: requests for which the clock goes on beside each write. Returns how many reads were hits,
 /// and how many there were.
