@@ -301,6 +301,7 @@ pub fn works(traces: &Path) -> Result<Vec<Work>> {
     mixtures(&mut rows);
     distances(&mut rows);
     changing::daily(&mut rows);
+    changing::unread(&mut rows);
     for load in loads::loads(traces, false)? {
         let Some(replay) = load.replay else { continue };
         let bytes = |key: u64| 500 + (mix(key) % 1001) as u32;

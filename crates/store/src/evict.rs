@@ -484,8 +484,7 @@ impl Store {
                     self.collect_large(head, queue);
                     let evicted = if self.stats.evictions > before { head.held_bytes } else { 0 };
                     if queue == SegmentQueue::Blind && evicted > 0 {
-                        let share = (evicted as f64 / self.config.segment_bytes as f64).min(1.0);
-                        self.policy.passed(self.age(head.stored), share);
+                        self.policy.passed(self.age(head.stored), evicted, self.config.segment_bytes);
                     }
                     return Some(WalkStep { bytes: LARGE_WALK, evicted, is_promotion: false });
                 }
@@ -526,7 +525,8 @@ impl Store {
         if done {
             self.walk = None;
             if queue == SegmentQueue::Blind && !walk.compact {
-                self.policy.passed(self.age(stored), 1.0);
+                let bytes = self.config.segment_bytes;
+                self.policy.passed(self.age(stored), bytes, bytes);
             }
             // A segment that only replaces the collector's own spare is not given away.
             let gained = !self.log.is_reserve_gone();

@@ -195,9 +195,10 @@ impl QueueNotes {
         self.reach = if self.reach.is_finite() { self.reach.max(age) } else { age };
     }
 
-    /// Notes that blind items of this age were evicted, which have this share of a segment's bytes, 1 at most:
-    /// a segment, or a value outside the log.
-    pub(crate) fn passed(&mut self, age: u64, share: f64) {
+    /// Notes that blind items of this age and of these bytes were evicted: a segment, or a value outside the
+    /// log, which counts as the share of a segment that it has.
+    pub(crate) fn passed(&mut self, age: u64, bytes: usize, segment_bytes: usize) {
+        let share = (bytes as f64 / segment_bytes as f64).min(1.0);
         self.reach = self.reach.min(ticks(age)) * (1.0 - share / 64.0);
     }
 

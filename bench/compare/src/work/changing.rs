@@ -182,3 +182,33 @@ pub(super) fn changes(rows: &mut WorkRows) {
         zipf(&mut ranks, 300_000, 0, PAGES, |_| 1_000, each);
     });
 }
+
+/// Popular values that fit, beside large ones that nobody reads, or that are read when no memory would hold
+/// them any more.
+pub(super) fn unread(rows: &mut WorkRows) {
+    let size = |key: u64| (500.0 * 10_f64.powf((mix(key) % 10_000) as f64 / 10_000.0)) as u32;
+    for (name, memory_mib, keys, every, late) in [
+        ("40 to 200 KB, never read, 1 to 14 gets of Zipf 0.8", 16, 3_389, 14, 0),
+        ("the same, 1 to 64 gets", 16, 3_389, 64, 0),
+        ("the same, 4 times the memory, 1 to 14 gets", 64, 13_556, 14, 0),
+        ("sessions of 40 to 200 KB, read 30 MB later, beside Zipf 0.8", 16, 3_389, 8, 253),
+    ] {
+        rows.add(name, memory_mib, &["first", "later"], move |seed, each| {
+            let mut ranks = Zipf::new(keys, 0.8, seed + 41);
+            let large = |number: u64| (40_000 + mix(number + seed) % 160_001) as u32;
+            let gets = 120_000 * memory_mib / 16;
+            for n in 0..gets {
+                let key = ranks.next();
+                each(fill(key, size(key), Some(usize::from(n > gets / 3))));
+                if n % every > 0 {
+                    continue;
+                }
+                let number = n / every;
+                each(Op::Set { key: SESSIONS + number, bytes: large(number) });
+                if let Some(read) = number.checked_sub(late).filter(|_| late > 0) {
+                    each(Op::Read { key: SESSIONS + read, bytes: large(read), tally: None });
+                }
+            }
+        });
+    }
+}
