@@ -186,7 +186,7 @@ pub(super) fn changes(rows: &mut WorkRows) {
 /// Popular values that fit, beside large ones that nobody reads, or that are read when no memory would hold
 /// them any more.
 pub(super) fn unread(rows: &mut WorkRows) {
-    let size = |key: u64| (500.0 * 10_f64.powf((mix(key) % 10_000) as f64 / 10_000.0)) as u32;
+    let size = |key: u64| 500 << (mix(key) % 4);
     for (name, memory_mib, keys, every, late) in [
         ("40 to 200 KB, never read, 1 to 14 gets of Zipf 0.8", 16, 3_389, 14, 0),
         ("the same, 1 to 64 gets", 16, 3_389, 64, 0),
