@@ -183,7 +183,7 @@ pub(super) fn changes(rows: &mut WorkRows) {
     });
 }
 
-/// Popular values that fit, beside large ones that nobody reads, or that are read when no memory would hold
+/// Popular values that fit, beside large ones that are never read, or are read when no memory would hold
 /// them any more.
 pub(super) fn unread(rows: &mut WorkRows) {
     let size = |key: u64| 500 << (mix(key) % 4);
