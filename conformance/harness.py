@@ -232,6 +232,17 @@ class Server:
     def signal(self, number):
         self.process.send_signal(number)
 
+    def stop_all_threads(self):
+        """Stops the process (SIGSTOP); no thread of it runs any more when this returns."""
+        self.signal(signal.SIGSTOP)
+
+        def are_stopped():
+            tasks = f"/proc/{self.process.pid}/task"
+            texts = [open(f"{tasks}/{thread}/stat").read() for thread in os.listdir(tasks)]
+            return all(text.rpartition(")")[2].split()[0] == "T" for text in texts)
+
+        wait_until("its threads are stopped", are_stopped)
+
     def reload(self):
         """Has it read its files again; they are in force when this returns."""
         generation = lambda: int(self.stats("cattlegrid")["reload_generation"])

@@ -1323,3 +1323,24 @@ class TestFetchOrCompute:
         lease(stalled, flags=b"Pl100")
         wait_until("no lease", lambda: b'"lease":null' in b.get(b"@why:page:1"), 40)
         lease(b)
+
+
+def test_a_value_that_arrives_during_a_stop_of_the_server_counts_each_time(start, open_dir):
+    """Each key has a rule of its own, since a stop counts as computing time."""
+    stops = 4
+    rules = "".join(f'[[rule]]\nmatch = "r{n}:{{id}}"\nhold = "600ms"\nlease = "30s"\n' for n in range(stops))
+    server = start("-t", "1", "--config", write_rules(open_dir, rules))
+    for n in range(stops):
+        key = b"r%d:k" % n
+        computes, waits = server.connect(30), server.connect(30)
+        with computes, waits:
+            computes.sendall(b"get " + key + b"\r\n")
+            assert computes.recv(100) == b"END\r\n"
+            waits.sendall(b"get " + key + b"\r\n")
+            until_held(server, 1)
+            server.stop_all_threads()
+            computes.sendall(b"set " + key + b" 0 0 1\r\nv\r\n")
+            time.sleep(1.2)
+            server.signal(signal.SIGCONT)
+            assert waits.makefile("rb").readline() == b"VALUE " + key + b" 0 1\r\n", f"stop {n}"
+            time.sleep(1.2)

@@ -62,6 +62,25 @@ def test_connection_limit(start):
     wait_until("there is room again", served)
 
 
+def ask_one(connection, line):
+    connection.sendall(line)
+    return connection.recv(100)
+
+
+def test_commands_that_arrive_while_the_server_is_stopped_are_not_idle(start):
+    server = start("-o", "idle_timeout=2")
+    with server.connect(30) as c:
+        c.sendall(b"mn\r\n")
+        assert c.recv(100) == b"MN\r\n"
+        server.stop_all_threads()
+        c.sendall(b"".join(b"set k%d 0 0 1 noreply\r\nv\r\n" % n for n in range(100)) + b"mn\r\n")
+        time.sleep(5)
+        server.signal(signal.SIGCONT)
+        assert c.recv(100) == b"MN\r\n"
+    with server.connect(30) as c:
+        assert [ask_one(c, b"mg k%d\r\n" % n) for n in range(100)] == [b"HD\r\n"] * 100
+
+
 def test_idle_timeout(start):
     server = start("-o", "idle_timeout=3")
     began = time.monotonic()
