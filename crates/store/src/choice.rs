@@ -173,13 +173,13 @@ impl Store {
         if is_due { small.or(rest) } else { rest.or(small) }
     }
 
-    /// Whether blind items go before these others: by their ages, and while they are not late, by the sizes
-    /// of those that are larger.
+    /// Whether blind items go before these others: by their ages, and by the sizes where these speak for the
+    /// blind ones, or for the others when the blind ones are late.
     fn is_before(&self, blind: &ColdVictim, other: &ColdVictim) -> bool {
         let [age, of_other] = [blind.stored, other.stored].map(|stored| self.age(stored));
-        let larger = (other.size as f64 / blind.size.max(1) as f64).max(1.0);
-        let lead = if self.policy.is_late(age) { 1.0 } else { larger.powf(SIZE_EXPONENT) };
-        ticks(age) * self.policy.bias(age) > ticks(of_other) * lead
+        let ratio = other.size as f64 / blind.size.max(1) as f64;
+        let ratio = if self.policy.is_late(age) { ratio.min(1.0) } else { ratio.max(1.0) };
+        ticks(age) * self.policy.bias(age) > ticks(of_other) * ratio.powf(SIZE_EXPONENT)
     }
 
     /// What to offer to other stores: what the queues other than the small one would lose, since that is what
