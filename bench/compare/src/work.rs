@@ -302,6 +302,7 @@ pub fn works(traces: &Path) -> Result<Vec<Work>> {
     distances(&mut rows);
     changing::daily(&mut rows);
     changing::unread(&mut rows);
+    changing::beside_others(&mut rows);
     for load in loads::loads(traces, false)? {
         let Some(replay) = load.replay else { continue };
         let bytes = |key: u64| 500 + (mix(key) % 1001) as u32;

@@ -10,9 +10,12 @@
 //!
 //! Where the small queue has no more than its target, the main and the blind queue compete by the ages of
 //! their coldest heads. The size of a large blind item does not count against it, since it can often not be
-//! fetched again; a small one has the advantage of its size. A blind item that is older than the age at which
-//! items are first read loses this advantage. It also gives way earlier if the main queue keeps much of what
-//! its walk meets, unless clients ask for many of the evicted items.
+//! fetched again; a small one has the advantage of its size. A blind item is *late* when it is older than the
+//! age at which items are first read, unless clients ask for many of the evicted ones. Then it is the other
+//! way round: a small one loses this advantage, and the size of a large one counts. It also gives way earlier
+//! if the main queue keeps much of what its walk meets. What is late is told apart for values in the log and
+//! outside it, since sessions often have other sizes than what nobody reads; between these two the ages decide
+//! in the same way.
 //!
 //! The choice is made among the shares of which something may be evicted ([`crate::shares`]): only their
 //! heads and the bytes of their queues count. If it falls on the main or the blind queue of a share whose own
@@ -70,6 +73,12 @@ struct ColdVictim {
     share: u8,
     queue: SegmentQueue,
     victim: Victim,
+}
+
+impl ColdVictim {
+    fn is_outside(&self) -> bool {
+        matches!(self.victim, Victim::Large(..))
+    }
 }
 
 impl Store {
@@ -157,7 +166,7 @@ impl Store {
         let frees_large = severity > 0 && outside[0].or(outside[2]).is_some();
         let is_outside = frees_large || fills(outside) > fills(log);
         let [small, main, _] = if is_outside { *outside } else { *log };
-        let blind = if frees_large { outside[2] } else { colder(log[2], outside[2]) };
+        let blind = if frees_large { outside[2] } else { self.first_blind(log[2], outside[2]) };
         let rest = match (main, blind) {
             (Some(main), Some(blind)) => {
                 let is_first = severity > BARREN || self.is_before(&blind, &main);
@@ -173,19 +182,34 @@ impl Store {
         if is_due { small.or(rest) } else { rest.or(small) }
     }
 
+    /// Which of the blind heads goes first, in the log or outside it: by their ages; the size of that outside
+    /// counts when it is late.
+    fn first_blind(&self, log: Option<ColdVictim>, outside: Option<ColdVictim>) -> Option<ColdVictim> {
+        let (Some(small), Some(large)) = (log, outside) else { return log.or(outside) };
+        let [of_small, of_large] = [small, large].map(|head| {
+            let age = self.age(head.stored);
+            ticks(age) * self.policy.bias(head.is_outside(), age)
+        });
+        let is_late = self.policy.is_late(true, self.age(large.stored));
+        let ratio = if is_late { (small.size as f64 / large.size as f64).min(1.0) } else { 1.0 };
+        if of_large > of_small * ratio.powf(SIZE_EXPONENT) { outside } else { log }
+    }
+
     /// Whether blind items go before these others: by their ages, and by the sizes where these speak for the
     /// blind ones, or for the others when the blind ones are late.
     fn is_before(&self, blind: &ColdVictim, other: &ColdVictim) -> bool {
         let [age, of_other] = [blind.stored, other.stored].map(|stored| self.age(stored));
         let ratio = other.size as f64 / blind.size.max(1) as f64;
-        let ratio = if self.policy.is_late(age) { ratio.min(1.0) } else { ratio.max(1.0) };
-        ticks(age) * self.policy.bias(age) > ticks(of_other) * ratio.powf(SIZE_EXPONENT)
+        let is_late = self.policy.is_late(blind.is_outside(), age);
+        let ratio = if is_late { ratio.min(1.0) } else { ratio.max(1.0) };
+        ticks(age) * self.policy.bias(blind.is_outside(), age) > ticks(of_other) * ratio.powf(SIZE_EXPONENT)
     }
 
     /// What to offer to other stores: what the queues other than the small one would lose, since that is what
     /// stores have in common; or what the small one would lose, where it has most of the memory.
     fn offer_of(&self, log: &Heads, outside: &Heads) -> Offer {
-        let [small, main, blind] = [0, 1, 2].map(|queue| colder(log[queue], outside[queue]));
+        let [small, main] = [0, 1].map(|queue| colder(log[queue], outside[queue]));
+        let blind = self.first_blind(log[2], outside[2]);
         if let Some(main) = main {
             self.memory.offers().note_main_size(main.size);
         }
@@ -235,6 +259,11 @@ impl Store {
         bytes as f64 / self.memory.limit_bytes().max(1) as f64
     }
 
+    /// These bytes as a share of a segment, at most 1.
+    pub(crate) fn of_segment(&self, bytes: usize) -> f64 {
+        (bytes as f64 / self.config.segment_bytes as f64).min(1.0)
+    }
+
     /// Bytes of an item on average, in the log and outside it.
     pub(crate) fn mean_size(&self) -> usize {
         (self.log.live_bytes() + self.log.outside_bytes()) / self.index.len().max(1)
@@ -259,7 +288,14 @@ impl Store {
         let heads = self.outside.heads(shares, queue).map(|(share, head)| {
             // An object is no value that can be had again: it goes by its age alone.
             let size = if head.is_tree { self.mean_bytes() } else { head.held_bytes };
-            self.cold(head.stored, size, (share, queue), Victim::Large(head, queue))
+            let mut cold = self.cold(head.stored, size, (share, queue), Victim::Large(head, queue));
+            if queue == SegmentQueue::Blind {
+                let age = self.age(head.stored);
+                let is_late = self.policy.is_late(true, age);
+                let size = if is_late { size } else { size.min(self.config.inline_max()) };
+                cold.degree = coldness(age, (size.max(1) as f64).log2()) + self.policy.bias(true, age).log2();
+            }
+            cold
         });
         heads.max_by(|a, b| a.degree.total_cmp(&b.degree))
     }
@@ -298,7 +334,7 @@ impl Store {
         if segment.queue == SegmentQueue::Blind {
             let number = crate::item::outside_number(self.log.bytes(location));
             let stored = number.map_or_else(|| segment.stored(), |number| self.outside.stored(number));
-            self.policy.reached(self.age(stored));
+            self.policy.reached(number.is_some(), self.age(stored));
         }
     }
 

@@ -484,7 +484,8 @@ impl Store {
                     self.collect_large(head, queue);
                     let evicted = if self.stats.evictions > before { head.held_bytes } else { 0 };
                     if queue == SegmentQueue::Blind && evicted > 0 {
-                        self.policy.passed(self.age(head.stored), evicted, self.config.segment_bytes);
+                        let share = self.of_segment(evicted);
+                        self.policy.passed(true, self.age(head.stored), share);
                     }
                     return Some(WalkStep { bytes: LARGE_WALK, evicted, is_promotion: false });
                 }
@@ -525,8 +526,7 @@ impl Store {
         if done {
             self.walk = None;
             if queue == SegmentQueue::Blind && !walk.compact {
-                let bytes = self.config.segment_bytes;
-                self.policy.passed(self.age(stored), bytes, bytes);
+                self.policy.passed(false, self.age(stored), 1.0);
             }
             // A segment that only replaces the collector's own spare is not given away.
             let gained = !self.log.is_reserve_gone();
@@ -608,7 +608,7 @@ impl Store {
         if weight.pinned || !self.config.evictions {
             return CollectedItem::Stuck;
         }
-        self.remember(hash, queue);
+        self.remember(hash, queue, false);
         self.evict(hash, found);
         CollectedItem::Gone
     }
@@ -648,7 +648,7 @@ impl Store {
             }
         }
         self.barren = self.barren.saturating_sub(YIELD * head.held_bytes);
-        self.remember(head.hash, queue);
+        self.remember(head.hash, queue, true);
         self.evict(head.hash, found);
     }
 
@@ -662,10 +662,10 @@ impl Store {
     }
 
     /// Remembers an item that is evicted.
-    fn remember(&mut self, hash: u64, queue: SegmentQueue) {
-        self.ghost.insert(hash, EvictedFrom::queue(queue));
+    fn remember(&mut self, hash: u64, queue: SegmentQueue, is_outside: bool) {
+        self.ghost.insert(hash, EvictedFrom::queue(queue, is_outside));
         if queue == SegmentQueue::Blind {
-            self.policy.lost_blind();
+            self.policy.lost_blind(is_outside);
         }
     }
 

@@ -33,15 +33,19 @@ pub(crate) enum EvictedFrom {
     Small = 0,
     /// The main queue.
     Main = 1,
-    /// The blind queue.
+    /// The blind queue, with its value in the log.
     Blind = 2,
+    /// The blind queue, with its value outside the log.
+    BlindOutside = 3,
 }
 
 impl EvictedFrom {
-    pub(crate) fn queue(queue: SegmentQueue) -> Self {
+    /// This queue; `is_outside`: of an item whose value was outside the log.
+    pub(crate) fn queue(queue: SegmentQueue, is_outside: bool) -> Self {
         match queue {
             SegmentQueue::Small => Self::Small,
             SegmentQueue::Main => Self::Main,
+            SegmentQueue::Blind if is_outside => Self::BlindOutside,
             SegmentQueue::Blind => Self::Blind,
         }
     }
@@ -149,6 +153,7 @@ fn from(known: u16) -> EvictedFrom {
     match known & FROM {
         1 => EvictedFrom::Main,
         2 => EvictedFrom::Blind,
+        3 => EvictedFrom::BlindOutside,
         _ => EvictedFrom::Small,
     }
 }

@@ -49,12 +49,14 @@ const EAGER: f64 = 1.5;
 /// Blind items are late from this multiple of the age at which others are first read.
 const REACH: f64 = 1.25;
 /// Not if this share of those that were evicted is asked for afterwards.
-const LACKED: f64 = 0.1;
-/// And not if the first reads of blind items are fewer than this share of those that are asked for too late,
+const LACKED: f64 = 0.03;
+/// Blind items are hopeless if their first reads are fewer than this share of those that are asked for too late,
 /// while the blind queue has more than [`HELD`] of all bytes: no memory would be enough for them.
-const READ_IN_TIME: f64 = 0.05;
+const READ_IN_TIME: f64 = 0.3;
 /// See [`READ_IN_TIME`].
 const HELD: f64 = 0.5;
+/// How late hopeless items are: as much as gives the highest bias.
+const HOPELESS: f64 = 2.0;
 /// How much colder than blind items the main queue's must be at most, when those are late.
 const BIAS_MAX: f64 = 8.0;
 /// One in this many hits is counted by its queue.
@@ -88,8 +90,6 @@ struct TargetSteps {
 /// What a store has noted about its queues.
 #[derive(Debug)]
 pub(crate) struct QueueNotes {
-    /// The age in ticks at which blind items are first read, at most; infinite until one was read or evicted.
-    reach: f64,
     /// Of the bytes that main's walk meets, the share that stays.
     kept: f64,
     /// What is not told yet of the steps of [`CommonNotes::target`].
@@ -103,12 +103,8 @@ pub(crate) struct QueueNotes {
     small: [f64; 2],
     /// Bytes of the queues at the last choice, in the log and outside it.
     bytes: [[usize; SegmentQueue::COUNT]; 2],
-    /// Blind items that were evicted, and of these those that a client has asked for: decaying counts.
-    blind_gone: f64,
-    /// See there.
-    blind_lacked: f64,
-    /// Blind items that were read for the first time: a count that decays with those.
-    blind_read: f64,
+    /// Of blind items in the log and outside it.
+    blind: [BlindNotes; 2],
     reads: u32,
     /// See [`SAMPLES`].
     samples: f64,
@@ -116,6 +112,25 @@ pub(crate) struct QueueNotes {
     returns_window: f64,
     /// Of values in the log and outside it.
     rates: [Rates; 2],
+}
+
+/// What is noted of blind items. The counts decay.
+#[derive(Debug)]
+struct BlindNotes {
+    /// The age in ticks at which they are first read, at most; infinite until one was read or evicted.
+    reach: f64,
+    /// How many were evicted.
+    gone: f64,
+    /// Of these, those that a client has asked for.
+    lacked: f64,
+    /// How many were read for the first time.
+    read: f64,
+}
+
+impl BlindNotes {
+    fn new() -> Self {
+        Self { reach: f64::INFINITY, gone: 0.0, lacked: 0.0, read: 0.0 }
+    }
 }
 
 /// What is hit, as decaying counts of samples.
@@ -150,7 +165,6 @@ impl QueueNotes {
     pub(crate) fn new(shards: usize, common: Arc<CommonNotes>) -> Self {
         let window = |(all, least): (f64, f64)| (all / shards as f64).max(least);
         Self {
-            reach: f64::INFINITY,
             kept: 0.0,
             untold: 0.0,
             common,
@@ -158,9 +172,7 @@ impl QueueNotes {
             returns: 0.5,
             small: [0.0; 2],
             bytes: [[0; SegmentQueue::COUNT]; 2],
-            blind_gone: 0.0,
-            blind_lacked: 0.0,
-            blind_read: 0.0,
+            blind: [BlindNotes::new(), BlindNotes::new()],
             reads: 0,
             samples: window(SAMPLES),
             returns_window: window(RETURNS_WINDOW),
@@ -188,27 +200,30 @@ impl QueueNotes {
         self.rates[usize::from(is_outside)].count(1.0 / f64::from(SAMPLE), self.samples);
     }
 
-    /// Notes that a blind item of this age was read for the first time.
-    pub(crate) fn reached(&mut self, age: u64) {
-        self.blind_read += 1.0;
+    /// Notes that a blind item of this age was read for the first time; `is_outside`: its value is outside
+    /// the log.
+    pub(crate) fn reached(&mut self, is_outside: bool, age: u64) {
+        let blind = &mut self.blind[usize::from(is_outside)];
+        blind.read += 1.0;
         let age = ticks(age);
-        self.reach = if self.reach.is_finite() { self.reach.max(age) } else { age };
+        blind.reach = if blind.reach.is_finite() { blind.reach.max(age) } else { age };
     }
 
-    /// Notes that blind items of this age and of these bytes were evicted: a segment, or a value outside the
-    /// log, which counts as the share of a segment that it has.
-    pub(crate) fn passed(&mut self, age: u64, bytes: usize, segment_bytes: usize) {
-        let share = (bytes as f64 / segment_bytes as f64).min(1.0);
-        self.reach = self.reach.min(ticks(age)) * (1.0 - share / 64.0);
+    /// Notes that blind items of this age were evicted: a segment of them, or a value outside the log, which
+    /// has the bytes of this `share` of a segment.
+    pub(crate) fn passed(&mut self, is_outside: bool, age: u64, share: f64) {
+        let blind = &mut self.blind[usize::from(is_outside)];
+        blind.reach = blind.reach.min(ticks(age)) * (1.0 - share / 64.0);
     }
 
     /// Notes that a blind item was evicted.
-    pub(crate) fn lost_blind(&mut self) {
-        self.blind_gone += 1.0;
-        if self.blind_gone > self.samples {
-            self.blind_gone /= 2.0;
-            self.blind_lacked /= 2.0;
-            self.blind_read /= 2.0;
+    pub(crate) fn lost_blind(&mut self, is_outside: bool) {
+        let blind = &mut self.blind[usize::from(is_outside)];
+        blind.gone += 1.0;
+        if blind.gone > self.samples {
+            blind.gone /= 2.0;
+            blind.lacked /= 2.0;
+            blind.read /= 2.0;
         }
     }
 
@@ -233,9 +248,15 @@ impl QueueNotes {
         let [others, main] = counts.map(|count| count.max(1) as f64);
         let steps = self.steps();
         let pace = if self.common.target() > SMALL_HIGH { 0.5 } else { 1.0 };
-        self.blind_lacked += f64::from(u8::from(from == EvictedFrom::Blind));
+        match from {
+            EvictedFrom::Blind => self.blind[0].lacked += 1.0,
+            EvictedFrom::BlindOutside => self.blind[1].lacked += 1.0,
+            EvictedFrom::Small | EvictedFrom::Main => (),
+        }
         self.move_target(match from {
-            EvictedFrom::Small | EvictedFrom::Blind => steps.others * pace * (main / others).max(1.0) * share,
+            EvictedFrom::Small | EvictedFrom::Blind | EvictedFrom::BlindOutside => {
+                steps.others * pace * (main / others).max(1.0) * share
+            }
             EvictedFrom::Main => -steps.main * (others / main).max(1.0) * share,
         });
     }
@@ -290,33 +311,40 @@ impl QueueNotes {
     }
 
     /// Whether blind items of this age are older than any is when it is first read, and few that were evicted
-    /// are asked for.
-    pub(crate) fn is_late(&self, age: u64) -> bool {
-        self.late(age) > 1.0 && self.lacked() < 1.0
+    /// are asked for; or there would be no memory for them.
+    pub(crate) fn is_late(&self, is_outside: bool, age: u64) -> bool {
+        self.late(is_outside, age) > 1.0 && self.lacked(is_outside) < 1.0
     }
 
-    fn late(&self, age: u64) -> f64 {
-        ticks(age) / (REACH * self.reach)
+    fn late(&self, is_outside: bool, age: u64) -> f64 {
+        if self.is_hopeless(is_outside) {
+            return HOPELESS;
+        }
+        ticks(age) / (REACH * self.blind[usize::from(is_outside)].reach)
     }
 
-    /// The share of evicted blind items that clients ask for, as a multiple of [`LACKED`]; 0 if there would be
-    /// no memory for them.
-    fn lacked(&self) -> f64 {
-        let [fills, blind] = self
-            .bytes
-            .iter()
-            .fold([0, 0], |[fills, sum], [small, main, blind]| [fills + small + main, sum + blind]);
-        let has_most = blind as f64 > HELD * (blind + fills) as f64;
-        if has_most && self.blind_read < READ_IN_TIME * self.blind_lacked {
+    /// Whether no memory would be enough for blind items: see [`READ_IN_TIME`].
+    fn is_hopeless(&self, is_outside: bool) -> bool {
+        let all: usize = self.bytes.iter().flatten().sum();
+        let held: usize = self.bytes.iter().map(|bytes| bytes[SegmentQueue::Blind as usize]).sum();
+        let blind = &self.blind[usize::from(is_outside)];
+        held as f64 > HELD * all as f64 && blind.read < READ_IN_TIME * blind.lacked
+    }
+
+    /// The share of evicted blind items that clients ask for, as a multiple of [`LACKED`]; 0 if they are
+    /// hopeless.
+    fn lacked(&self, is_outside: bool) -> f64 {
+        if self.is_hopeless(is_outside) {
             return 0.0;
         }
-        self.blind_lacked / self.blind_gone.max(1.0) / LACKED
+        let blind = &self.blind[usize::from(is_outside)];
+        blind.lacked / blind.gone.max(1.0) / LACKED
     }
 
     /// How many times as old as blind items of this age the main queue's head must be to go first.
-    pub(crate) fn bias(&self, age: u64) -> f64 {
-        let much = (2.0 * self.kept).min(1.0) * (1.0 - self.lacked()).max(0.0);
-        self.late(age).powi(4).clamp(1.0, 1.0 + (BIAS_MAX - 1.0) * much)
+    pub(crate) fn bias(&self, is_outside: bool, age: u64) -> f64 {
+        let much = (2.0 * self.kept).min(1.0) * (1.0 - self.lacked(is_outside)).max(0.0);
+        self.late(is_outside, age).powi(4).clamp(1.0, 1.0 + (BIAS_MAX - 1.0) * much)
     }
 }
 

@@ -478,7 +478,7 @@ impl Store {
             self.signal(from, needed + held);
         }
         match from {
-            EvictedFrom::Small | EvictedFrom::Blind => (SegmentQueue::Main, true),
+            EvictedFrom::Small | EvictedFrom::Blind | EvictedFrom::BlindOutside => (SegmentQueue::Main, true),
             // It was in the main queue once, and was not used there: that it comes back does not make it
             // better.
             EvictedFrom::Main => (SegmentQueue::Small, false),

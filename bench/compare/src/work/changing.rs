@@ -212,3 +212,42 @@ pub(super) fn unread(rows: &mut WorkRows) {
         });
     }
 }
+
+/// Sessions of one size beside popular values and values that nobody reads, of other sizes.
+pub(super) fn beside_others(rows: &mut WorkRows) {
+    // Popular values; bytes of sessions, one in how many requests is one, how many are between a write and the
+    // read of one, and between that write and another read of one in twenty; the other values, and one in how
+    // many requests.
+    for (name, memory_mib, (keys, exponent, popular), (session, every, gap, again), (other, each_other)) in [
+        ("60 KB, others 2 KB", 16, (4_000, 0.8, 1_600), (60_000, 14, 50, 0), (2_000, 1)),
+        ("2 KB, others 100 KB", 16, (4_000, 0.8, 1_600), (2_000, 3, 1_500, 0), (100_000, 14)),
+        ("50 KB, others 1 KB", 64, (200_000, 0.9, 500), (50_000, 16, 400, 0), (1_000, 1)),
+        ("20 KB, read 36 MB later, no others", 64, (200_000, 0.9, 500), (20_000, 4, 1_800, 0), (0, 0)),
+        ("50 KB, few again much later, no others", 64, (60_000, 0.9, 1_000), (50_000, 32, 40, 500), (0, 0)),
+    ] {
+        let name = format!("sessions of {name}, beside Zipf {exponent}");
+        rows.add(&name, memory_mib, &["popular", "sessions"], move |seed, each| {
+            let mut ranks = Zipf::new(keys, exponent, seed + 42);
+            for n in 0..memory_mib * 12_000 {
+                each(fill(ranks.next(), popular, Some(0)));
+                if each_other > 0 && n % each_other == 0 {
+                    each(Op::Set { key: 2 * SESSIONS + n, bytes: other });
+                }
+                if n % every > 0 {
+                    continue;
+                }
+                let number = n / every;
+                each(Op::Set { key: SESSIONS + number, bytes: session });
+                let mut read = |gap, tally| {
+                    if let Some(number) = number.checked_sub(gap) {
+                        each(Op::Read { key: SESSIONS + number, bytes: session, tally });
+                    }
+                };
+                read(gap, (again == 0).then_some(1));
+                if again > 0 && mix(number + seed).is_multiple_of(20) {
+                    read(again, Some(1));
+                }
+            }
+        });
+    }
+}

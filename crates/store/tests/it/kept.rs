@@ -325,17 +325,17 @@ fn sessions_and_popular_values_of_other_sizes_are_both_kept() {
     }
 }
 
-/// Large values that are stored and never read, or too late for any memory, do not push popular small ones
-/// out, which fit.
+/// Large values that are stored and never read, or read so soon that they need half of the memory, or too late
+/// for any, do not push popular small ones out, which fit.
 #[test]
 fn large_values_that_nobody_reads_in_time_leave_room_for_popular_ones() {
     if cfg!(miri) {
         return;
     }
     // How many large values are between a write and a read of one; 0: none is read.
-    for late in [0, 400] {
+    for late in [0, 100, 220, 400] {
         let mut one = one();
-        let (mut hits, mut gets) = (0, 0);
+        let (mut hits, mut gets, mut found, mut reads) = (0, 0, 0, 0);
         for n in 0..60_000 {
             let key = skewed(mixed(n), 3_000);
             let hit = one.get(key);
@@ -350,12 +350,55 @@ fn large_values_that_nobody_reads_in_time_leave_room_for_popular_ones() {
                 let large = n / 14;
                 one.put(SESSIONS + large, 40_000 + (mixed(large) % 100_000) as usize);
                 if let Some(large) = large.checked_sub(late).filter(|_| late > 0) {
-                    one.get(SESSIONS + large);
+                    reads += 1;
+                    found += u64::from(one.get(SESSIONS + large));
                 }
             }
         }
         let hits = hits * 1000 / gets;
+        assert!(late != 100 || found * 100 >= reads * 95, "{found} of {reads}, which would fit");
         assert!(hits >= 800, "{hits} of 1000, large values read {late} later");
+        one.store.verify();
+    }
+}
+
+/// Sessions are there when they are read, beside popular values and others that are stored and never read, of
+/// another size.
+#[test]
+fn sessions_stay_beside_values_of_another_size_that_nobody_reads() {
+    if cfg!(miri) {
+        return;
+    }
+    // Bytes of sessions, one in how many requests is one, and how many are between a write and the read of
+    // one; bytes of the others, and one in how many requests.
+    for (session, every, gap, other, each) in [(60_000, 14, 50, 2_000, 1), (2_000, 3, 1_500, 100_000, 14)] {
+        let mut one = one();
+        let (mut found, mut reads, mut hits, mut gets) = (0, 0, 0, 0);
+        for n in 0..100_000 {
+            let key = skewed(mixed(n), 3_000);
+            let hit = one.get(key);
+            if !hit {
+                one.put(key, 1_600);
+            }
+            if n % every == 0 {
+                let session_number = n / every;
+                one.put(SESSIONS + session_number, session);
+                if let Some(number) = session_number.checked_sub(gap) {
+                    reads += 1;
+                    found += u64::from(one.get(SESSIONS + number));
+                }
+            }
+            if n % each == 0 {
+                one.put(2 * SESSIONS + n, other);
+            }
+            if n > 50_000 {
+                gets += 1;
+                hits += u64::from(hit);
+            }
+        }
+        let (found, hits) = (found * 1000 / reads, hits * 1000 / gets);
+        assert!(found >= 980, "{found} of 1000 sessions of {session} bytes beside {other}");
+        assert!(hits >= 800, "{hits} of 1000 popular values beside {session} and {other} bytes");
         one.store.verify();
     }
 }
