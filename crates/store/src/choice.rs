@@ -14,8 +14,8 @@
 //! age at which items are first read, unless clients ask for many of the evicted ones. Then it is the other
 //! way round: a small one loses this advantage, and the size of a large one counts. It also gives way earlier
 //! if the main queue keeps much of what its walk meets. What is late is told apart for values in the log and
-//! outside it, since sessions often have other sizes than what nobody reads; between these two the ages decide
-//! in the same way.
+//! outside it, since sessions often have other sizes than values without a reader; between these two the ages
+//! decide in the same way.
 //!
 //! The choice is made among the shares of which something may be evicted ([`crate::shares`]): only their
 //! heads and the bytes of their queues count. If it falls on the main or the blind queue of a share whose own

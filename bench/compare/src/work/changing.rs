@@ -213,7 +213,7 @@ pub(super) fn unread(rows: &mut WorkRows) {
     }
 }
 
-/// Sessions of one size beside popular values and values that nobody reads, of other sizes.
+/// Sessions of one size beside popular values and values that are never read, of other sizes.
 pub(super) fn beside_others(rows: &mut WorkRows) {
     // Popular values; bytes of sessions, one in how many requests is one, how many are between a write and the
     // read of one, and between that write and another read of one in twenty; the other values, and one in how
