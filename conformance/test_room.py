@@ -1,6 +1,9 @@
 """Room is the server's, not a shard's: what is in use stays while anything cold is there, whichever thread or shard it is in."""
 
+import bisect
+import itertools
 import json
+import random
 
 import pytest
 
@@ -120,3 +123,35 @@ def test_what_large_values_are_received_into_goes_back_to_the_system(start):
     for client in clients:
         client.close()
     assert resident < 64 + 36, f"{resident} MiB"
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+@pytest.mark.parametrize("command", [b"incr c%d 1\r\n", b"append c%d 0 0 1\r\n1\r\n"])
+def test_counters_stay_beside_values_that_come_and_go(start, command, seed):
+    """Counters that only `incr` asks for, and values that only `append` does, begin anew hardly ever while larger values are filled."""
+    r = random.Random(seed)
+    ranks = list(itertools.accumulate((rank + 1) ** -0.8 for rank in range(50_000)))
+    value = b"v" * 4000
+    found = asked = 0
+    with start("-m", "16", "-t", "1").raw() as c:
+        fills = []
+        for batch in range(3_000):
+            keys = [bisect.bisect(ranks, r.random() * ranks[-1]) for _ in range(80)]
+            counters = [r.randrange(2_000) for _ in range(5)]
+            c.send(b"".join(fills + [b"get v%d\r\n" % key for key in keys] + [command % counter for counter in counters]))
+            fills = []
+            for key in keys:
+                line = c.line()
+                if line == b"END":
+                    length = 500 + key * 7919 % 3500
+                    fills.append(b"set v%d 0 0 %d noreply\r\n%s\r\n" % (key, length, value[:length]))
+                else:
+                    c.exactly(int(line.split()[3]) + 7)
+            for counter in counters:
+                is_there = c.line() not in (b"NOT_FOUND", b"NOT_STORED")
+                if not is_there:
+                    fills.append(b"set c%d 0 0 1 noreply\r\n1\r\n" % counter)
+                if batch > 1_500:
+                    asked += 1
+                    found += is_there
+    assert found >= asked * 0.95, f"{found} of {asked}"

@@ -11,7 +11,7 @@
 //! Where the small queue has no more than its target, the main and the blind queue compete by the ages of
 //! their coldest heads. The size of a large blind item does not count against it, since it can often not be
 //! fetched again; a small one has the advantage of its size. A blind item is *late* when it is older than the
-//! age at which items are first read, unless clients ask for many of the evicted ones. Then it is the other
+//! age at which items are read once or twice, unless clients ask for many of the evicted ones. Then it is the other
 //! way round: a small one loses this advantage, and the size of a large one counts. It also gives way earlier
 //! if the main queue keeps much of what its walk meets. What is late is told apart for values in the log and
 //! outside it, since sessions often have other sizes than values without a reader; between these two the ages
@@ -35,7 +35,7 @@ use crate::outside::OutsideHead;
 use crate::policy::ticks;
 use crate::segment::{Segment, SegmentQueue, SegmentState, TICKS_PER_MS};
 use crate::shares::{self, ShareSet};
-use crate::store::Store;
+use crate::store::{Found, Store};
 
 /// A segment is compacted when less than this share of it is alive, in per cent.
 const COMPACT_PERCENT: usize = 60;
@@ -327,14 +327,14 @@ impl Store {
         (bytes / self.mean_bytes().max(1)).checked_ilog2().map_or(0, |doublings| doublings as u8)
     }
 
-    /// Notes that the item at `location` is read, which was not read before.
+    /// Notes one of the first uses of an item: less than [`EARLY_USES`](crate::policy::EARLY_USES) were before.
     #[cold]
-    pub(crate) fn note_first_use(&mut self, location: u64) {
-        let segment = self.log.segment_of(location);
+    pub(crate) fn note_early_use(&mut self, found: Found) {
+        let segment = self.log.segment_of(found.location);
         if segment.queue == SegmentQueue::Blind {
-            let number = crate::item::outside_number(self.log.bytes(location));
+            let number = crate::item::outside_number(self.log.bytes(found.location));
             let stored = number.map_or_else(|| segment.stored(), |number| self.outside.stored(number));
-            self.policy.reached(number.is_some(), self.age(stored));
+            self.policy.reached(number.is_some(), self.age(stored), self.index.uses(found.slot));
         }
     }
 

@@ -46,7 +46,10 @@ const RETURNS_WINDOW: (f64, f64) = (8192.0, 1024.0);
 /// Above this multiple of its target one use is enough to leave the small queue for the main one, unless it
 /// is [`BUSY`].
 const EAGER: f64 = 1.5;
-/// Blind items are late from this multiple of the age at which others are first read.
+/// The age of a blind item is noted at so many of its first uses. Some sessions are read soon, and again much
+/// later; what is used more often leaves for the main queue.
+pub(crate) const EARLY_USES: u8 = 2;
+/// Blind items are late from this multiple of the age at which others are read.
 const REACH: f64 = 1.25;
 /// Not if this share of those that were evicted is asked for afterwards.
 const LACKED: f64 = 0.03;
@@ -117,7 +120,7 @@ pub(crate) struct QueueNotes {
 /// What is noted of blind items. The counts decay.
 #[derive(Debug)]
 struct BlindNotes {
-    /// The age in ticks at which they are first read, at most; infinite until one was read or evicted.
+    /// The age in ticks at which they are read, once or twice, at most; infinite until one was read or evicted.
     reach: f64,
     /// How many were evicted.
     gone: f64,
@@ -200,11 +203,11 @@ impl QueueNotes {
         self.rates[usize::from(is_outside)].count(1.0 / f64::from(SAMPLE), self.samples);
     }
 
-    /// Notes that a blind item of this age was read for the first time; `is_outside`: its value is outside
-    /// the log.
-    pub(crate) fn reached(&mut self, is_outside: bool, age: u64) {
+    /// Notes that a blind item of this age is read, which was read so often before; `is_outside`: its value is
+    /// outside the log.
+    pub(crate) fn reached(&mut self, is_outside: bool, age: u64, uses: u8) {
         let blind = &mut self.blind[usize::from(is_outside)];
-        blind.read += 1.0;
+        blind.read += f64::from(u8::from(uses == 0));
         let age = ticks(age);
         blind.reach = if blind.reach.is_finite() { blind.reach.max(age) } else { age };
     }
@@ -310,7 +313,7 @@ impl QueueNotes {
         self.rates[place].is_busy(BUSY, self.bytes[place])
     }
 
-    /// Whether blind items of this age are older than any is when it is first read, and few that were evicted
+    /// Whether blind items of this age are older than any is when it is read, and few that were evicted
     /// are asked for; or there would be no memory for them.
     pub(crate) fn is_late(&self, is_outside: bool, age: u64) -> bool {
         self.late(is_outside, age) > 1.0 && self.lacked(is_outside) < 1.0

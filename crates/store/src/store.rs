@@ -24,7 +24,7 @@ use crate::index::{EntrySlot, Index};
 use crate::item::{self, Attributes, Item, Marks, NEVER, OUTSIDE_REF, ReadCheck, SLACK_MAX};
 use crate::memory::{GivenBack, Memory};
 use crate::outside::{OutsideTable, OutsideValue};
-use crate::policy::QueueNotes;
+use crate::policy::{EARLY_USES, QueueNotes};
 use crate::segment::{Log, SegmentQueue, Weight};
 use crate::shares;
 use crate::tree::Tree;
@@ -311,12 +311,18 @@ impl Store {
         self.log.now_ms()
     }
 
+    /// Notes that a client asks for what an item has, with a command that does not fetch it.
+    #[inline]
+    pub fn note_asked(&mut self, found: Found) {
+        if self.index.uses(found.slot) < EARLY_USES {
+            self.note_early_use(found);
+        }
+    }
+
     /// Counts a read: its use, its time, that it was fetched.
     #[inline]
     pub fn count_read(&mut self, found: Found) {
-        if self.index.uses(found.slot) == 0 {
-            self.note_first_use(found.location);
-        }
+        self.note_asked(found);
         self.index.count_use(found.slot);
         if self.policy.count_hit() {
             let is_outside = item::outside_number(self.log.bytes(found.location)).is_some();

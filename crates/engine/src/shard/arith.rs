@@ -64,6 +64,7 @@ impl Shard {
         cx: &mut Context<'_>,
     ) -> AddOutcome {
         let Some(found) = self.find(hash, key, &cx.step) else { return AddOutcome::NotFound };
+        self.store.note_asked(found);
         let item = self.store.item(found);
         let len = item.value_len();
         if len == 0 || !WHOLE.fits(key, item.flags(), len) {

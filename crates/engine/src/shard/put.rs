@@ -334,6 +334,7 @@ impl Shard {
         if !self.shared.fits(write.key, old.flags(), size) {
             return WriteOutcome::NotStored;
         }
+        self.store.note_asked(found);
         let (cas, stamp) = self.numbers(write.explicit_cas);
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();

@@ -403,6 +403,41 @@ fn sessions_stay_beside_values_of_another_size_that_nobody_reads() {
     }
 }
 
+/// Sessions that are read soon are there for the few that are read again much later.
+#[test]
+fn sessions_that_are_read_again_much_later_are_there() {
+    if cfg!(miri) {
+        return;
+    }
+    // Bytes of a session; one in how many requests is one; how many are between a write and the two reads.
+    for (session, every, soon, late) in [(50_000, 32, 10, 120), (1_000, 2, 500, 7_500)] {
+        let mut one = one();
+        let (mut found, mut reads) = (0, 0);
+        for n in 0..every * late * 8 {
+            let key = skewed(mixed(n), 15_000);
+            if !one.get(key) {
+                one.put(key, 1_000);
+            }
+            if n % every > 0 {
+                continue;
+            }
+            let number = n / every;
+            one.put(SESSIONS + number, session);
+            if let Some(number) = number.checked_sub(soon) {
+                one.get(SESSIONS + number);
+            }
+            if let Some(number) = number.checked_sub(late)
+                && mixed(number).is_multiple_of(20)
+            {
+                reads += 1;
+                found += u64::from(one.get(SESSIONS + number));
+            }
+        }
+        assert!(found * 100 >= reads * 97, "{found} of {reads} sessions of {session} bytes");
+        one.store.verify();
+    }
+}
+
 /// Writes `count` values that are not read, and reads `keys` keys in turn, each once while `every` values are
 /// written. `wait`: requests for which the clock goes on beside each write. Returns how many reads were hits,
 /// and how many there were.
