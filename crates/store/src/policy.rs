@@ -46,7 +46,7 @@ const RETURNS_WINDOW: (f64, f64) = (8192.0, 1024.0);
 /// Above this multiple of its target one use is enough to leave the small queue for the main one, unless it
 /// is [`BUSY`].
 const EAGER: f64 = 1.5;
-/// The age of a blind item is noted at so many of its first uses. Some sessions are read soon, and again much
+/// The age of a blind item is noted at this many of its first uses. Some sessions are read soon, and again much
 /// later; what is used more often leaves for the main queue.
 pub(crate) const EARLY_USES: u8 = 2;
 /// Blind items are late from this multiple of the age at which others are read.
