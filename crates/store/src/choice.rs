@@ -51,8 +51,8 @@ const COMPACT_DEAD_KEPT: usize = 20;
 const WORTH: usize = 8;
 /// Exponent of the size in the coldness.
 const SIZE_EXPONENT: f64 = 0.7;
-/// Above this severity nothing is taken from a main queue of which everything stays, as long as another has
-/// something.
+/// Above this severity nothing is taken from a main queue of which everything stays, as long as the blind one
+/// has something older that clients do not ask for when it has gone.
 const BARREN: u8 = 1;
 
 /// What is emptied or evicted next.
@@ -169,7 +169,8 @@ impl Store {
         let blind = if frees_large { outside[2] } else { self.first_blind(log[2], outside[2]) };
         let rest = match (main, blind) {
             (Some(main), Some(blind)) => {
-                let is_first = severity > BARREN || self.is_before(&blind, &main);
+                let is_older = blind.stored < main.stored && !self.policy.is_lacked(blind.is_outside());
+                let is_first = severity > BARREN && is_older || self.is_before(&blind, &main);
                 Some(if is_first { blind } else { main })
             }
             (main, blind) => main.or(blind),

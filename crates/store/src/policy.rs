@@ -316,7 +316,12 @@ impl QueueNotes {
     /// Whether blind items of this age are older than any is when it is read, and few that were evicted
     /// are asked for; or there would be no memory for them.
     pub(crate) fn is_late(&self, is_outside: bool, age: u64) -> bool {
-        self.late(is_outside, age) > 1.0 && self.lacked(is_outside) < 1.0
+        self.late(is_outside, age) > 1.0 && !self.is_lacked(is_outside)
+    }
+
+    /// Whether clients ask for many of the blind items that were evicted.
+    pub(crate) fn is_lacked(&self, is_outside: bool) -> bool {
+        self.lacked(is_outside) >= 1.0
     }
 
     fn late(&self, is_outside: bool, age: u64) -> f64 {
