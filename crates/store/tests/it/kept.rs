@@ -438,6 +438,44 @@ fn sessions_that_are_read_again_much_later_are_there() {
     }
 }
 
+/// Small sessions that are read are there beside values of up to 200 kB that are filled, in stores of one memory.
+#[test]
+fn small_sessions_stay_beside_large_values_that_come_and_go() {
+    if cfg!(miri) {
+        return;
+    }
+    let mut stores = One::several(4 * MEMORY, 8);
+    let (mut found, mut reads) = (0, 0);
+    for n in 0..200_000 {
+        let key = skewed(mixed(n), 20_000);
+        #[expect(clippy::cast_precision_loss, clippy::cast_sign_loss, reason = "below 200,000")]
+        let bytes = (100.0 * 2_000_f64.powf((mixed(key) % 10_000) as f64 / 10_000.0)) as usize;
+        let store = mixed(key) as usize % stores.len();
+        if !stores[store].get(key) {
+            stores[store].put(key, bytes);
+            make_wanted_room(&mut stores);
+        }
+        if n % 12 > 0 {
+            continue;
+        }
+        let number = n / 12;
+        let of = |number: u64| mixed(number) as usize % 8;
+        stores[of(number)].put(SESSIONS + number, 1_000);
+        make_wanted_room(&mut stores);
+        for gap in [1_000, 3_000] {
+            if let Some(number) = number.checked_sub(gap) {
+                let is_there = stores[of(number)].get(SESSIONS + number);
+                reads += u64::from(n > 100_000);
+                found += u64::from(is_there && n > 100_000);
+            }
+        }
+    }
+    assert!(found * 100 >= reads * 70, "{found} of {reads}");
+    for one in &stores {
+        one.store.verify();
+    }
+}
+
 /// Writes `count` values that are not read, and reads `keys` keys in turn, each once while `every` values are
 /// written. `wait`: requests for which the clock goes on beside each write. Returns how many reads were hits,
 /// and how many there were.
