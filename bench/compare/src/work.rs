@@ -303,6 +303,8 @@ pub fn works(traces: &Path) -> Result<Vec<Work>> {
     changing::daily(&mut rows);
     changing::unread(&mut rows);
     changing::beside_others(&mut rows);
+    changing::few_short_ones(&mut rows);
+    changing::lives_and_sizes(&mut rows);
     for load in loads::loads(traces, false)? {
         let Some(replay) = load.replay else { continue };
         let bytes = |key: u64| 500 + (mix(key) % 1001) as u32;

@@ -8,14 +8,19 @@
 //! segment, the means of its items count. The exponent is below 1, since hits are counted, while bytes are
 //! fetched.
 //!
+//! Short and long items are in segments apart ([`Place`]), so that a queue has two rows. Its head is the colder
+//! of the first of both; for the small queue the older, since an item has its time there to be used, whatever
+//! its size. A head then counts as an item of the queue's mean size that is as cold: by the size of the colder
+//! row alone, blind items would seem much smaller than those of the main queue, or much larger.
+//!
 //! Where the small queue has no more than its target, the main and the blind queue compete by the ages of
 //! their coldest heads. The size of a large blind item does not count against it, since it can often not be
 //! fetched again; a small one has the advantage of its size. A blind item is *late* when it is older than the
 //! age at which items are read once or twice, unless clients ask for many of the evicted ones. Then it is the other
 //! way round: a small one loses this advantage, and the size of a large one counts. It also gives way earlier
-//! if the main queue keeps much of what its walk meets. What is late is told apart for values in the log and
-//! outside it, since sessions often have other sizes than values without a reader; between these two the ages
-//! decide in the same way.
+//! if the main queue keeps much of what its walk meets. What is late is told apart by the place of the values,
+//! since sessions often have other sizes than values without a reader; between those in the log and outside
+//! it the ages decide in the same way.
 //!
 //! The choice is made among the shares of which something may be evicted ([`crate::shares`]): only their
 //! heads and the bytes of their queues count. If it falls on the main or the blind queue of a share whose own
@@ -28,12 +33,13 @@
 //! blind one by age.
 
 #![expect(clippy::cast_precision_loss, reason = "shares of the memory and ages need no 52 bits")]
+#![expect(clippy::cast_sign_loss, reason = "ages are not negative")]
 
 use crate::ghost::EvictedFrom;
 use crate::offers::Offer;
 use crate::outside::OutsideHead;
 use crate::policy::ticks;
-use crate::segment::{Segment, SegmentQueue, SegmentState, TICKS_PER_MS};
+use crate::segment::{Place, Segment, SegmentQueue, SegmentState, TICKS_PER_MS};
 use crate::shares::{self, ShareSet};
 use crate::store::{Found, Store};
 
@@ -70,15 +76,12 @@ struct ColdVictim {
     degree: f64,
     stored: u64,
     size: usize,
+    /// How old it is. It may count as older or younger: see [`Store::as_mean`].
+    age: u64,
+    place: Place,
     share: u8,
     queue: SegmentQueue,
     victim: Victim,
-}
-
-impl ColdVictim {
-    fn is_outside(&self) -> bool {
-        matches!(self.victim, Victim::Large(..))
-    }
 }
 
 impl Store {
@@ -89,7 +92,7 @@ impl Store {
         // Live and dead bytes, and the segment.
         let mut sparsest: Option<(usize, u32)> = None;
         let mut deadest: Option<(usize, u32)> = None;
-        let mut oldest = Oldest::default();
+        let mut rows = Rows::default();
         let mut dead_bytes = 0;
         for (index, segment) in self.log.iter() {
             if self.is_dead_segment(segment) {
@@ -113,7 +116,10 @@ impl Store {
             if deadest.is_none_or(|(most, _)| dead > most) {
                 deadest = Some((dead, index));
             }
-            let first = &mut oldest[usize::from(segment.share)][segment.queue as usize];
+            let row = &mut rows[usize::from(segment.share)][segment.queue as usize];
+            let (bytes, items) = segment.plain();
+            (row.bytes, row.items) = (row.bytes + bytes, row.items + items);
+            let first = &mut row.first[segment.place as usize];
             if is_worth && first.is_none_or(|(sequence, _)| segment.sequence < sequence) {
                 *first = Some((segment.sequence, index));
             }
@@ -129,31 +135,56 @@ impl Store {
         if !self.config.evictions {
             return (None, Offer::Nothing);
         }
-        let [log, outside] = self.heads_of(&oldest, shares);
-        let first = self.first_of(shares, &log, &outside).map(|head| self.own_first(&oldest, shares, head));
+        let [log, outside] = self.heads_of(&rows, shares);
+        let first = self.first_of(shares, &log, &outside).map(|head| self.own_first(&rows, shares, head));
         (first.map(|head| head.victim), self.offer_of(&log, &outside))
     }
 
-    /// The coldest heads of the queues of these shares: of the segments that are the oldest of each, and
+    /// The coldest heads of the queues of these shares: of the segments that are the first of each row, and
     /// outside the log.
-    fn heads_of(&self, oldest: &Oldest, shares: ShareSet) -> [Heads; 2] {
+    fn heads_of(&self, rows: &Rows, shares: ShareSet) -> [Heads; 2] {
         let segments = |queue: SegmentQueue| {
             let all = shares.iter(self.memory.shares().count());
-            let heads =
-                all.filter_map(|share| self.coldest_segment(oldest[usize::from(share)][queue as usize]));
-            heads.max_by(|a, b| a.degree.total_cmp(&b.degree))
+            let heads = all.flat_map(|share| self.heads_in(&rows[usize::from(share)][queue as usize], queue));
+            heads.max_by(|a, b| self.order(a, queue).total_cmp(&self.order(b, queue)))
         };
         [SegmentQueue::ALL.map(segments), SegmentQueue::ALL.map(|queue| self.coldest_large(shares, queue))]
     }
 
+    /// The first segments of the rows of a queue.
+    fn heads_in(&self, row: &QueueRows, queue: SegmentQueue) -> impl Iterator<Item = ColdVictim> {
+        let mean = row.bytes / row.items.max(1);
+        let heads = row.first.iter().filter_map(|first| self.coldest_segment(*first));
+        heads.map(move |head| if row.items == 0 { head } else { self.as_mean(head, mean, queue) })
+    }
+
+    /// A head of a queue whose items have `mean` bytes, as one of this size that is as cold. What is in the
+    /// small queue keeps its age.
+    fn as_mean(&self, head: ColdVictim, mean: usize, queue: SegmentQueue) -> ColdVictim {
+        let of_mean = head.size.max(1) as f64 / mean.max(1) as f64;
+        let factor = if queue == SegmentQueue::Small { 1.0 } else { of_mean.powf(SIZE_EXPONENT) };
+        let age = (head.age as f64 * factor) as u64;
+        let stored = self.log.now().saturating_sub(age);
+        ColdVictim { stored, size: mean, degree: coldness(age, (mean.max(1) as f64).log2()), ..head }
+    }
+
+    /// By which the heads of a queue in the log are ordered: the highest goes first.
+    fn order(&self, head: &ColdVictim, queue: SegmentQueue) -> f64 {
+        match queue {
+            SegmentQueue::Small => ticks(head.age).log2(),
+            SegmentQueue::Main => head.degree,
+            SegmentQueue::Blind => head.degree + self.policy.bias(head.place, head.age).log2(),
+        }
+    }
+
     /// What goes in the place of this head, which is the first of these shares: see the module's text.
-    fn own_first(&self, oldest: &Oldest, shares: ShareSet, head: ColdVictim) -> ColdVictim {
+    fn own_first(&self, rows: &Rows, shares: ShareSet, head: ColdVictim) -> ColdVictim {
         let own = ShareSet::one(head.share);
         if head.queue == SegmentQueue::Small || shares == own || !self.log.has_shares() {
             return head;
         }
-        let heads = self.heads_of(oldest, own);
-        let place = usize::from(matches!(head.victim, Victim::Large(..)));
+        let heads = self.heads_of(rows, own);
+        let place = usize::from(head.place.is_outside());
         let is_due = self.policy.is_due(place == 1, self.bytes(own)[place]);
         heads[place][SegmentQueue::Small as usize].filter(|_| is_due).unwrap_or(head)
     }
@@ -169,7 +200,7 @@ impl Store {
         let blind = if frees_large { outside[2] } else { self.first_blind(log[2], outside[2]) };
         let rest = match (main, blind) {
             (Some(main), Some(blind)) => {
-                let is_older = blind.stored < main.stored && !self.policy.is_lacked(blind.is_outside());
+                let is_older = blind.stored < main.stored && !self.policy.is_lacked(blind.place);
                 let is_first = severity > BARREN && is_older || self.is_before(&blind, &main);
                 Some(if is_first { blind } else { main })
             }
@@ -187,11 +218,9 @@ impl Store {
     /// counts when it is late.
     fn first_blind(&self, log: Option<ColdVictim>, outside: Option<ColdVictim>) -> Option<ColdVictim> {
         let (Some(small), Some(large)) = (log, outside) else { return log.or(outside) };
-        let [of_small, of_large] = [small, large].map(|head| {
-            let age = self.age(head.stored);
-            ticks(age) * self.policy.bias(head.is_outside(), age)
-        });
-        let is_late = self.policy.is_late(true, self.age(large.stored));
+        let [of_small, of_large] =
+            [small, large].map(|head| ticks(self.age(head.stored)) * self.policy.bias(head.place, head.age));
+        let is_late = self.policy.is_late(Place::Outside, large.age);
         let ratio = if is_late { (small.size as f64 / large.size as f64).min(1.0) } else { 1.0 };
         if of_large > of_small * ratio.powf(SIZE_EXPONENT) { outside } else { log }
     }
@@ -201,9 +230,9 @@ impl Store {
     fn is_before(&self, blind: &ColdVictim, other: &ColdVictim) -> bool {
         let [age, of_other] = [blind.stored, other.stored].map(|stored| self.age(stored));
         let ratio = other.size as f64 / blind.size.max(1) as f64;
-        let is_late = self.policy.is_late(blind.is_outside(), age);
+        let is_late = self.policy.is_late(blind.place, blind.age);
         let ratio = if is_late { ratio.min(1.0) } else { ratio.max(1.0) };
-        ticks(age) * self.policy.bias(blind.is_outside(), age) > ticks(of_other) * ratio.powf(SIZE_EXPONENT)
+        ticks(age) * self.policy.bias(blind.place, blind.age) > ticks(of_other) * ratio.powf(SIZE_EXPONENT)
     }
 
     /// What to offer to other stores: what the queues other than the small one would lose, since that is what
@@ -277,11 +306,12 @@ impl Store {
     }
 
     /// The segment of this sequence and index, with its coldness.
-    fn coldest_segment(&self, oldest: Option<(u64, u32)>) -> Option<ColdVictim> {
-        let (_, index) = oldest?;
+    fn coldest_segment(&self, first: Option<(u64, u32)>) -> Option<ColdVictim> {
+        let (_, index) = first?;
         let segment = self.log.get(index)?;
         let victim = Victim::Segment { index, compact: false };
-        Some(self.cold(segment.stored(), segment.mean_bytes(), (segment.share, segment.queue), victim))
+        let cold = self.cold(segment.stored(), segment.mean_bytes(), (segment.share, segment.queue), victim);
+        Some(ColdVictim { place: segment.place, ..cold })
     }
 
     /// The coldest head of the lists of a queue of these shares.
@@ -292,9 +322,10 @@ impl Store {
             let mut cold = self.cold(head.stored, size, (share, queue), Victim::Large(head, queue));
             if queue == SegmentQueue::Blind {
                 let age = self.age(head.stored);
-                let is_late = self.policy.is_late(true, age);
+                let is_late = self.policy.is_late(Place::Outside, age);
                 let size = if is_late { size } else { size.min(self.config.inline_max()) };
-                cold.degree = coldness(age, (size.max(1) as f64).log2()) + self.policy.bias(true, age).log2();
+                cold.degree =
+                    coldness(age, (size.max(1) as f64).log2()) + self.policy.bias(Place::Outside, age).log2();
             }
             cold
         });
@@ -308,8 +339,9 @@ impl Store {
         (share, queue): (u8, SegmentQueue),
         victim: Victim,
     ) -> ColdVictim {
-        let degree = coldness(self.age(stored), (size.max(1) as f64).log2());
-        ColdVictim { degree, stored, size, share, queue, victim }
+        let age = self.age(stored);
+        let degree = coldness(age, (size.max(1) as f64).log2());
+        ColdVictim { degree, stored, size, age, place: Place::Outside, share, queue, victim }
     }
 
     /// Ticks since then.
@@ -335,7 +367,8 @@ impl Store {
         if segment.queue == SegmentQueue::Blind {
             let number = crate::item::outside_number(self.log.bytes(found.location));
             let stored = number.map_or_else(|| segment.stored(), |number| self.outside.stored(number));
-            self.policy.reached(number.is_some(), self.age(stored), self.index.uses(found.slot));
+            let place = if number.is_some() { Place::Outside } else { segment.place };
+            self.policy.reached(place, self.age(stored), self.index.uses(found.slot));
         }
     }
 
@@ -351,8 +384,19 @@ impl Store {
     }
 }
 
-/// The first sealed segment of each queue of each share: its sequence and its index.
-type Oldest = [[Option<(u64, u32)>; SegmentQueue::COUNT]; shares::COUNT];
+/// The sealed segments of each queue of each share.
+type Rows = [[QueueRows; SegmentQueue::COUNT]; shares::COUNT];
+
+/// The rows of a queue.
+#[derive(Debug, Clone, Copy, Default)]
+struct QueueRows {
+    /// The first segments of short and of long items: the sequence and the index.
+    first: [Option<(u64, u32)>; Place::IN_LOG],
+    /// Bytes of the items of all.
+    bytes: usize,
+    /// How many these are.
+    items: usize,
+}
 
 /// The coldest heads of the queues.
 type Heads = [Option<ColdVictim>; SegmentQueue::COUNT];

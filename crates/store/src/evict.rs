@@ -44,7 +44,7 @@ use crate::item::{self, Item, Marks, NEVER};
 use crate::memory::{GivenBack, PAGE_BYTES};
 use crate::offers::{Offer, Rank};
 use crate::outside::OutsideHead;
-use crate::segment::{Segment, SegmentQueue, SegmentState};
+use crate::segment::{Place, Segment, SegmentQueue, SegmentState};
 use crate::shares::ShareSet;
 use crate::store::{Collection, Evicted, Found, Store, StoreFull};
 
@@ -485,7 +485,7 @@ impl Store {
                     let evicted = if self.stats.evictions > before { head.held_bytes } else { 0 };
                     if queue == SegmentQueue::Blind && evicted > 0 {
                         let share = self.of_segment(evicted);
-                        self.policy.passed(true, self.age(head.stored), share);
+                        self.policy.passed(Place::Outside, self.age(head.stored), share);
                     }
                     return Some(WalkStep { bytes: LARGE_WALK, evicted, is_promotion: false });
                 }
@@ -493,7 +493,7 @@ impl Store {
         }
         let mut walk = self.walk?;
         let segment = self.log.get(walk.segment)?;
-        let (filled, queue, stored) = (segment.filled, segment.queue, segment.stored());
+        let (filled, place, queue, stored) = (segment.filled, segment.place, segment.queue, segment.stored());
         // Nothing left alive: no need to look at the rest.
         let empty = |store: &Self| store.log.get(walk.segment).is_none_or(|s| s.live_items == 0);
         let (from, until) = (walk.at, walk.at.saturating_add(bytes));
@@ -526,7 +526,7 @@ impl Store {
         if done {
             self.walk = None;
             if queue == SegmentQueue::Blind && !walk.compact {
-                self.policy.passed(false, self.age(stored), 1.0);
+                self.policy.passed(place, self.age(stored), 1.0);
             }
             // A segment that only replaces the collector's own spare is not given away.
             let gained = !self.log.is_reserve_gone();
@@ -578,12 +578,12 @@ impl Store {
         let weight = self.weigh(location);
         let uses = self.index.uses(found.slot).saturating_sub(self.log.segment_of(location).spent);
         // Compaction keeps the class, so that its survivors fit into one segment, which is in reserve.
-        let (class, share) = {
+        let (class, share, place) = {
             let segment = self.log.segment_of(location);
-            (segment.class, segment.share)
+            (segment.class, segment.share, segment.place)
         };
-        let dead_at = item::dead_at(self.log.bytes(location));
-        let class = if compact { class } else { self.log.class(share, self.now, dead_at) };
+        let (dead_at, bytes) = (item::dead_at(self.log.bytes(location)), weight.bytes + weight.outside);
+        let class = if compact { class } else { self.log.class(share, self.now, dead_at, bytes) };
         let stays = compact || weight.is_stub() || {
             let needed = self.policy.needed(queue, false).saturating_add(self.extra_uses(weight.bytes));
             let stays = uses >= needed.min(NEEDED_MAX) + self.severity() || weight.pinned;
@@ -608,7 +608,7 @@ impl Store {
         if weight.pinned || !self.config.evictions {
             return CollectedItem::Stuck;
         }
-        self.remember(hash, queue, false);
+        self.remember(hash, queue, place);
         self.evict(hash, found);
         CollectedItem::Gone
     }
@@ -635,7 +635,8 @@ impl Store {
             // An object that is in use is as good as new, however large: it is changed in its place.
             let stored = if head.is_tree { self.log.now() } else { self.moved_at(head.stored) };
             let share = self.log.segment_of(found.location).share;
-            let class = self.log.class(share, self.now, item::dead_at(self.log.bytes(found.location)));
+            let dead_at = item::dead_at(self.log.bytes(found.location));
+            let class = self.log.class(share, self.now, dead_at, head.held_bytes);
             let moved = queue == SegmentQueue::Main
                 || self.relocate(head.hash, found, (SegmentQueue::Main, class), stored).is_some();
             if moved {
@@ -648,7 +649,7 @@ impl Store {
             }
         }
         self.barren = self.barren.saturating_sub(YIELD * head.held_bytes);
-        self.remember(head.hash, queue, true);
+        self.remember(head.hash, queue, Place::Outside);
         self.evict(head.hash, found);
     }
 
@@ -662,10 +663,10 @@ impl Store {
     }
 
     /// Remembers an item that is evicted.
-    fn remember(&mut self, hash: u64, queue: SegmentQueue, is_outside: bool) {
-        self.ghost.insert(hash, EvictedFrom::queue(queue, is_outside));
+    fn remember(&mut self, hash: u64, queue: SegmentQueue, place: Place) {
+        self.ghost.insert(hash, EvictedFrom::queue(queue, place));
         if queue == SegmentQueue::Blind {
-            self.policy.lost_blind(is_outside);
+            self.policy.lost_blind(place);
         }
     }
 

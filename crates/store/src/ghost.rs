@@ -16,7 +16,7 @@
 use std::sync::Arc;
 
 use crate::memory::{Memory, PAGE_BYTES, Run};
-use crate::segment::SegmentQueue;
+use crate::segment::{Place, SegmentQueue};
 
 /// Fingerprints of recent keys. Empty until the first [`Ghost::grow`].
 pub(crate) struct Ghost {
@@ -30,23 +30,31 @@ pub(crate) struct Ghost {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EvictedFrom {
     /// The small queue.
-    Small = 0,
+    Small,
     /// The main queue.
-    Main = 1,
-    /// The blind queue, with its value in the log.
-    Blind = 2,
-    /// The blind queue, with its value outside the log.
-    BlindOutside = 3,
+    Main,
+    /// The blind queue, where the value had this place.
+    Blind(Place),
 }
 
 impl EvictedFrom {
-    /// This queue; `is_outside`: of an item whose value was outside the log.
-    pub(crate) fn queue(queue: SegmentQueue, is_outside: bool) -> Self {
+    /// This queue, of an item whose value had this place.
+    pub(crate) fn queue(queue: SegmentQueue, place: Place) -> Self {
         match queue {
             SegmentQueue::Small => Self::Small,
             SegmentQueue::Main => Self::Main,
-            SegmentQueue::Blind if is_outside => Self::BlindOutside,
-            SegmentQueue::Blind => Self::Blind,
+            SegmentQueue::Blind => Self::Blind(place),
+        }
+    }
+
+    /// The bits of a fingerprint.
+    fn bits(self) -> u16 {
+        match self {
+            Self::Small => 0,
+            Self::Main => 1,
+            Self::Blind(Place::Short) => 2,
+            Self::Blind(Place::Long) => 3,
+            Self::Blind(Place::Outside) => 4,
         }
     }
 
@@ -59,11 +67,11 @@ impl EvictedFrom {
 /// Bytes of a ring: 31 fingerprints and the place of the next one, 16 bits each.
 const RING: usize = 64;
 const PLACES: usize = RING / 2 - 1;
-/// Bits of a fingerprint: where its key was evicted from.
-const FROM: u16 = 3;
-/// The bit of a fingerprint whose queue was told that the key is wanted again.
-const IS_TOLD: u16 = 4;
-const MARKS: u16 = FROM | IS_TOLD;
+/// Bits of a fingerprint: where its key was evicted from, or that this was told because the key was wanted again.
+/// Of those only the side is known.
+const FROM: u16 = 7;
+const TOLD_OTHERS: u16 = 5;
+const TOLD_MAIN: u16 = 6;
 
 impl Ghost {
     /// Without places; grows by `pages` pages at a time, a power of two.
@@ -94,7 +102,7 @@ impl Ghost {
             next
         });
         let old = get(ring, place);
-        set(ring, place, wanted | from as u16);
+        set(ring, place, wanted | from.bits());
         self.forget(old);
         self.counts[from.side()] += 1;
     }
@@ -104,21 +112,26 @@ impl Ghost {
         let ring = self.ring_mut(hash)?;
         let place = find(ring, fingerprint(hash))?;
         let known = get(ring, place);
-        set(ring, place, known | IS_TOLD);
-        (known & IS_TOLD == 0).then(|| from(known))
+        if is_told(known) {
+            return None;
+        }
+        let from = from(known);
+        set(ring, place, known & !FROM | if from == EvictedFrom::Main { TOLD_MAIN } else { TOLD_OTHERS });
+        Some(from)
     }
 
-    /// Where the key was evicted from, if it is remembered, and whether that was told before; forgets it.
+    /// Where the key was evicted from, if it is remembered, and whether that was told before; forgets it. What
+    /// was told counts as evicted from the main queue or from the small one.
     pub(crate) fn take(&mut self, hash: u64) -> Option<(EvictedFrom, bool)> {
         let ring = self.ring_mut(hash)?;
         let place = find(ring, fingerprint(hash))?;
         let known = get(ring, place);
         set(ring, place, 0);
         self.forget(known);
-        Some((from(known), known & IS_TOLD != 0))
+        Some((from(known), is_told(known)))
     }
 
-    /// Fingerprints by where their keys were evicted from, in the order of [`EvictedFrom`].
+    /// Fingerprints of keys that were evicted from the small or the blind queue, and from the main one.
     pub(crate) fn counts(&self) -> [usize; 2] {
         self.counts
     }
@@ -149,18 +162,23 @@ impl Ghost {
     }
 }
 
+fn is_told(known: u16) -> bool {
+    matches!(known & FROM, TOLD_OTHERS | TOLD_MAIN)
+}
+
 fn from(known: u16) -> EvictedFrom {
     match known & FROM {
-        1 => EvictedFrom::Main,
-        2 => EvictedFrom::Blind,
-        3 => EvictedFrom::BlindOutside,
+        1 | TOLD_MAIN => EvictedFrom::Main,
+        2 => EvictedFrom::Blind(Place::Short),
+        3 => EvictedFrom::Blind(Place::Long),
+        4 => EvictedFrom::Blind(Place::Outside),
         _ => EvictedFrom::Small,
     }
 }
 
 /// The place of this fingerprint in a ring.
 fn find(ring: &[u8], wanted: u16) -> Option<usize> {
-    (0..PLACES).find(|place| get(ring, *place) & !MARKS == wanted)
+    (0..PLACES).find(|place| get(ring, *place) & !FROM == wanted)
 }
 
 fn get(ring: &[u8], place: usize) -> u16 {
@@ -173,7 +191,7 @@ fn set(ring: &mut [u8], place: usize, known: u16) {
 
 /// Hash bits 35..48 in the upper 13 bits, but never 0, which is an empty place.
 fn fingerprint(hash: u64) -> u16 {
-    (((hash >> 32) as u16) & !MARKS).max(MARKS + 1)
+    (((hash >> 32) as u16) & !FROM).max(FROM + 1)
 }
 
 #[cfg(test)]
@@ -218,5 +236,16 @@ mod tests {
         assert_eq!((ghost.counts(), ghost.tell(hash(1))), ([0, 2], Some(EvictedFrom::Main)), "evicted again");
         assert_eq!(ghost.take(hash(2)), Some((EvictedFrom::Main, true)));
         assert_eq!((ghost.take(hash(2)), ghost.counts()), (None, [0, 1]));
+        for place in [Place::Short, Place::Long, Place::Outside] {
+            let from = EvictedFrom::Blind(place);
+            ghost.insert(hash(4), from);
+            assert_eq!((ghost.take(hash(4)), ghost.counts()), (Some((from, false)), [0, 1]));
+            ghost.insert(hash(4), from);
+            assert_eq!(
+                (ghost.tell(hash(4)), ghost.tell(hash(4)), ghost.counts()),
+                (Some(from), None, [1, 1])
+            );
+            assert_eq!((ghost.take(hash(4)), ghost.counts()), (Some((EvictedFrom::Small, true)), [0, 1]));
+        }
     }
 }

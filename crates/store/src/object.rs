@@ -150,7 +150,7 @@ impl Store {
         let needed = item::needed(attributes, key.len(), stored);
         let Some(found) = self.find(hash, key, true) else { return needed + held };
         let share = self.log.segment_of(found.location).share;
-        let class = self.log.class(share, self.now, attributes.dead_at());
+        let class = self.log.class(share, self.now, attributes.dead_at(), needed + held);
         let allotted = item::allotted(self.log.bytes(found.location));
         let in_log = if self.fits_in_place(found, needed, class) { allotted } else { needed };
         let is_pinned = self.item(found).marks().is_pinned();
@@ -165,7 +165,7 @@ impl Store {
         }
         let needed = item::needed(attributes, self.item(found).key().len(), OUTSIDE_REF);
         let share = self.log.segment_of(found.location).share;
-        let class = self.log.class(share, self.now, attributes.dead_at());
+        let class = self.log.class(share, self.now, attributes.dead_at(), needed);
         let allotted = item::allotted(self.log.bytes(found.location));
         if self.fits_in_place(found, needed, class) { 0 } else { needed.saturating_sub(allotted) }
     }
@@ -192,7 +192,8 @@ impl Store {
             let segment = self.log.segment_of(found.location);
             (segment.queue, segment.share)
         };
-        let class = self.log.class(share, self.now, dead_at);
+        let before = self.weigh(found.location);
+        let class = self.log.class(share, self.now, dead_at, needed + before.outside);
         let fits = self.fits_in_place(found, needed, class);
         let (location, bytes) = if fits {
             (found.location, allotted)
@@ -201,7 +202,6 @@ impl Store {
         } else {
             return Err(StoreFull);
         };
-        let before = self.weigh(found.location);
         self.forget_object(found.location);
         let into = &mut self.log.bytes_mut(location)[..bytes];
         item::write(into, &key, attributes, value_len, true, [&number, &[]]);

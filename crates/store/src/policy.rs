@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::ghost::EvictedFrom;
 use crate::index::USES_MAX;
-use crate::segment::SegmentQueue;
+use crate::segment::{Place, SegmentQueue};
 
 /// The target of the small queue, as a share of the memory, at first.
 const SMALL_SHARE: f64 = 0.1;
@@ -106,8 +106,8 @@ pub(crate) struct QueueNotes {
     small: [f64; 2],
     /// Bytes of the queues at the last choice, in the log and outside it.
     bytes: [[usize; SegmentQueue::COUNT]; 2],
-    /// Of blind items in the log and outside it.
-    blind: [BlindNotes; 2],
+    /// Of blind items by the place of their values.
+    blind: [BlindNotes; Place::COUNT],
     reads: u32,
     /// See [`SAMPLES`].
     samples: f64,
@@ -175,7 +175,7 @@ impl QueueNotes {
             returns: 0.5,
             small: [0.0; 2],
             bytes: [[0; SegmentQueue::COUNT]; 2],
-            blind: [BlindNotes::new(), BlindNotes::new()],
+            blind: [(); Place::COUNT].map(|()| BlindNotes::new()),
             reads: 0,
             samples: window(SAMPLES),
             returns_window: window(RETURNS_WINDOW),
@@ -203,10 +203,9 @@ impl QueueNotes {
         self.rates[usize::from(is_outside)].count(1.0 / f64::from(SAMPLE), self.samples);
     }
 
-    /// Notes that a blind item of this age is read, which was read so often before; `is_outside`: its value is
-    /// outside the log.
-    pub(crate) fn reached(&mut self, is_outside: bool, age: u64, uses: u8) {
-        let blind = &mut self.blind[usize::from(is_outside)];
+    /// Notes that a blind item of this age is read, which was read so often before.
+    pub(crate) fn reached(&mut self, place: Place, age: u64, uses: u8) {
+        let blind = &mut self.blind[place as usize];
         blind.read += f64::from(u8::from(uses == 0));
         let age = ticks(age);
         blind.reach = if blind.reach.is_finite() { blind.reach.max(age) } else { age };
@@ -214,14 +213,14 @@ impl QueueNotes {
 
     /// Notes that blind items of this age were evicted: a segment of them, or a value outside the log, which
     /// has the bytes of this `share` of a segment.
-    pub(crate) fn passed(&mut self, is_outside: bool, age: u64, share: f64) {
-        let blind = &mut self.blind[usize::from(is_outside)];
+    pub(crate) fn passed(&mut self, place: Place, age: u64, share: f64) {
+        let blind = &mut self.blind[place as usize];
         blind.reach = blind.reach.min(ticks(age)) * (1.0 - share / 64.0);
     }
 
     /// Notes that a blind item was evicted.
-    pub(crate) fn lost_blind(&mut self, is_outside: bool) {
-        let blind = &mut self.blind[usize::from(is_outside)];
+    pub(crate) fn lost_blind(&mut self, place: Place) {
+        let blind = &mut self.blind[place as usize];
         blind.gone += 1.0;
         if blind.gone > self.samples {
             blind.gone /= 2.0;
@@ -251,13 +250,11 @@ impl QueueNotes {
         let [others, main] = counts.map(|count| count.max(1) as f64);
         let steps = self.steps();
         let pace = if self.common.target() > SMALL_HIGH { 0.5 } else { 1.0 };
-        match from {
-            EvictedFrom::Blind => self.blind[0].lacked += 1.0,
-            EvictedFrom::BlindOutside => self.blind[1].lacked += 1.0,
-            EvictedFrom::Small | EvictedFrom::Main => (),
+        if let EvictedFrom::Blind(place) = from {
+            self.blind[place as usize].lacked += 1.0;
         }
         self.move_target(match from {
-            EvictedFrom::Small | EvictedFrom::Blind | EvictedFrom::BlindOutside => {
+            EvictedFrom::Small | EvictedFrom::Blind(_) => {
                 steps.others * pace * (main / others).max(1.0) * share
             }
             EvictedFrom::Main => -steps.main * (others / main).max(1.0) * share,
@@ -315,44 +312,44 @@ impl QueueNotes {
 
     /// Whether blind items of this age are older than any is when it is read, and few that were evicted
     /// are asked for; or there would be no memory for them.
-    pub(crate) fn is_late(&self, is_outside: bool, age: u64) -> bool {
-        self.late(is_outside, age) > 1.0 && !self.is_lacked(is_outside)
+    pub(crate) fn is_late(&self, place: Place, age: u64) -> bool {
+        self.late(place, age) > 1.0 && !self.is_lacked(place)
     }
 
     /// Whether clients ask for many of the blind items that were evicted.
-    pub(crate) fn is_lacked(&self, is_outside: bool) -> bool {
-        self.lacked(is_outside) >= 1.0
+    pub(crate) fn is_lacked(&self, place: Place) -> bool {
+        self.lacked(place) >= 1.0
     }
 
-    fn late(&self, is_outside: bool, age: u64) -> f64 {
-        if self.is_hopeless(is_outside) {
+    fn late(&self, place: Place, age: u64) -> f64 {
+        if self.is_hopeless(place) {
             return HOPELESS;
         }
-        ticks(age) / (REACH * self.blind[usize::from(is_outside)].reach)
+        ticks(age) / (REACH * self.blind[place as usize].reach)
     }
 
     /// Whether no memory would be enough for blind items: see [`READ_IN_TIME`].
-    fn is_hopeless(&self, is_outside: bool) -> bool {
+    fn is_hopeless(&self, place: Place) -> bool {
         let all: usize = self.bytes.iter().flatten().sum();
         let held: usize = self.bytes.iter().map(|bytes| bytes[SegmentQueue::Blind as usize]).sum();
-        let blind = &self.blind[usize::from(is_outside)];
+        let blind = &self.blind[place as usize];
         held as f64 > HELD * all as f64 && blind.read < READ_IN_TIME * blind.lacked
     }
 
     /// The share of evicted blind items that clients ask for, as a multiple of [`LACKED`]; 0 if they are
     /// hopeless.
-    fn lacked(&self, is_outside: bool) -> f64 {
-        if self.is_hopeless(is_outside) {
+    fn lacked(&self, place: Place) -> f64 {
+        if self.is_hopeless(place) {
             return 0.0;
         }
-        let blind = &self.blind[usize::from(is_outside)];
+        let blind = &self.blind[place as usize];
         blind.lacked / blind.gone.max(1.0) / LACKED
     }
 
     /// How many times as old as blind items of this age the main queue's head must be to go first.
-    pub(crate) fn bias(&self, is_outside: bool, age: u64) -> f64 {
-        let much = (2.0 * self.kept).min(1.0) * (1.0 - self.lacked(is_outside)).max(0.0);
-        self.late(is_outside, age).powi(4).clamp(1.0, 1.0 + (BIAS_MAX - 1.0) * much)
+    pub(crate) fn bias(&self, place: Place, age: u64) -> f64 {
+        let much = (2.0 * self.kept).min(1.0) * (1.0 - self.lacked(place)).max(0.0);
+        self.late(place, age).powi(4).clamp(1.0, 1.0 + (BIAS_MAX - 1.0) * much)
     }
 }
 

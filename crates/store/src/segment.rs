@@ -1,7 +1,8 @@
 //! The log of a shard: segments that are filled from front to back and emptied whole.
 //!
 //! An item is known by its *location*: its offset in the reservation in units of 8 bytes, plus 1. A segment
-//! is in one of three queues and one class: of the share of its items ([`crate::shares`]) and of their TTL.
+//! is in one of three queues and one class ([`class`]): of the share of its items, of their TTL and of their
+//! size.
 //! One segment of each pair is *open* and takes appends, the others are *sealed*. The log knows how many live
 //! bytes a segment holds; the index knows which.
 //!
@@ -21,8 +22,10 @@ use crate::memory::{Memory, Run};
 use crate::shares::{self, ShareSet};
 
 mod account;
+mod class;
 
 pub(crate) use account::{QueueAccount, Segment, SegmentQueue, SegmentState, Weight};
+pub(crate) use class::Place;
 
 /// The log of a shard: segments of items, filled from front to back and emptied whole.
 pub(crate) struct Log {
@@ -80,8 +83,6 @@ const PREFETCH_LINES: usize = 4;
 const NEW: usize = 8;
 /// Spare segments that the log keeps.
 const SPARES: usize = 2;
-/// Seconds' octave above which all TTLs share a class: 2^22 s is 48 days.
-const OCTAVES: u32 = 22;
 
 impl Log {
     /// A log of segments of `segment_bytes` (a power of two) in `classes` TTL classes (1 at least) for each
@@ -95,7 +96,7 @@ impl Log {
             segments: Vec::new(),
             by_number: Vec::new(),
             spare,
-            open: [(); SegmentQueue::COUNT].map(|()| vec![NONE; usize::from(classes) * usize::from(shares)]),
+            open: [(); SegmentQueue::COUNT].map(|()| vec![NONE; class::count(classes, shares)]),
             sequence: 0,
             accounts: [[QueueAccount::default(); SegmentQueue::COUNT]; shares::COUNT],
             share_bytes: [0; shares::COUNT],
@@ -119,17 +120,6 @@ impl Log {
         1 << self.shift
     }
 
-    /// The class of an item of a share that is stored at `now`. It is the higher, the later the item dies.
-    #[inline]
-    pub(crate) fn class(&self, share: u8, now: u32, dead_at: u32) -> u8 {
-        share * self.classes + self.ttl_class(now, dead_at)
-    }
-
-    /// The share of the items of a class.
-    pub(crate) fn share_of(&self, class: u8) -> u8 {
-        class / self.classes
-    }
-
     /// The share of a key; `objects`: it begins with a type.
     #[inline]
     pub(crate) fn share(&self, key: &[u8], objects: bool) -> u8 {
@@ -146,16 +136,6 @@ impl Log {
         self.shares > 1
     }
 
-    /// The TTL class of an item stored at `now`: octaves of its TTL, the last class for those without.
-    fn ttl_class(&self, now: u32, dead_at: u32) -> u8 {
-        if dead_at == NEVER || self.classes == 1 {
-            return self.classes - 1;
-        }
-        let octave = dead_at.saturating_sub(now).max(1).ilog2();
-        let class = octave * (u32::from(self.classes) - 1) / OCTAVES;
-        (class as u8).min(self.classes - 2)
-    }
-
     /// Room for `bytes` in the open segment of `queue` and `class`, or in a new one. The last spare segment
     /// is the collector's. `None`: no segment is available.
     pub(crate) fn append(&mut self, queue: SegmentQueue, class: u8, bytes: usize) -> Option<u64> {
@@ -166,10 +146,9 @@ impl Log {
         self.take(queue, class, bytes)
     }
 
-    /// Room for `bytes` in any open segment of the queue and of the share of this class, whatever its TTLs.
+    /// Room for `bytes` in any open segment of the queue and of the share of this class, whatever its items.
     pub(crate) fn append_anywhere(&mut self, queue: SegmentQueue, class: u8, bytes: usize) -> Option<u64> {
-        let first = self.share_of(class) * self.classes;
-        let mut classes = first..first + self.classes;
+        let mut classes = self.classes_of(self.share_of(class));
         let class = classes.find(|class| self.has_room(queue, *class, bytes))?;
         self.take(queue, class, bytes)
     }
@@ -335,6 +314,7 @@ impl Log {
             queue,
             class,
             share,
+            place: class::place_of(class),
             state: SegmentState::Open,
             filled: 0,
             live_bytes: 0,

@@ -359,10 +359,10 @@ impl Store {
             let segment = self.log.segment_of(found.location);
             (segment.queue, segment.class, segment.share)
         };
-        let class = self.log.class(share, self.now, dead_at);
-        let bytes = item::allotted(self.log.bytes(found.location));
+        let Weight { bytes, outside, .. } = self.weigh(found.location);
+        let class = self.log.class(share, self.now, dead_at, bytes + outside);
         // Only while there is room: a touch must not evict other items.
-        if class > old && self.log.has_room(queue, class, bytes) {
+        if Log::dies_later(class, old) && self.log.has_room(queue, class, bytes) {
             let stored = self.log.segment_of(found.location).stored();
             return self.relocate(hash, found, (queue, class), stored).unwrap_or(found);
         }
@@ -387,7 +387,7 @@ impl Store {
         let needed = item::needed(attributes, key.len(), stored);
         let dead_at = attributes.dead_at();
         let share = self.log.share(key, objects);
-        let class = self.log.class(share, self.now, dead_at);
+        let class = self.log.class(share, self.now, dead_at, needed + held);
         let mut old = self.find(hash, key, objects);
         let mut queue = None;
         if let Some(found) = old {
@@ -484,10 +484,10 @@ impl Store {
             self.signal(from, needed + held);
         }
         match from {
-            EvictedFrom::Small | EvictedFrom::Blind | EvictedFrom::BlindOutside => (SegmentQueue::Main, true),
             // It was in the main queue once, and was not used there: that it comes back does not make it
             // better.
             EvictedFrom::Main => (SegmentQueue::Small, false),
+            EvictedFrom::Small | EvictedFrom::Blind(_) => (SegmentQueue::Main, true),
         }
     }
 
@@ -505,7 +505,7 @@ impl Store {
 
     /// An item that needs this many bytes, of this TTL class, is written in the place of an old one.
     pub(crate) fn fits_in_place(&self, old: Found, needed: usize, class: u8) -> bool {
-        self.has_size_for(old, needed) && class <= self.log.segment_of(old.location).class
+        self.has_size_for(old, needed) && !Log::dies_later(class, self.log.segment_of(old.location).class)
     }
 
     /// An item that needs this many bytes can be written in the place of an old one.

@@ -248,7 +248,7 @@ pub(super) const STAGES: &[Stage] = &[
     Stage {
         name: "python-client",
         shows: "the client for Python: types, tests over three servers with the oldest and newest Python, wheel and sdist",
-        minutes: 5,
+        minutes: 8,
         needs: &["packages", "build"],
         directory: None,
         cores: 1,
@@ -281,7 +281,7 @@ pub(super) const STAGES: &[Stage] = &[
     Stage {
         name: "python-frameworks",
         shows: "the tests of Django, dogpile.cache and Flask-Caching with this package, sites of FastAPI and Django, workers of Celery",
-        minutes: 5,
+        minutes: 8,
         needs: &["packages", "build"],
         directory: None,
         cores: 1,

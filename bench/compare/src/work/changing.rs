@@ -251,3 +251,64 @@ pub(super) fn beside_others(rows: &mut WorkRows) {
         });
     }
 }
+
+/// Few short values that are set once and read rarely, beside popular values, and others that are never read.
+pub(super) fn few_short_ones(rows: &mut WorkRows) {
+    // The short ones' number and bytes, and in how many gets one of them is read; bytes of the others, and one in
+    // how many gets is stored, in the second to fourth tenth of the gets only or always.
+    for (name, memory_mib, keys, (few, bytes, every), (least, most, each_other, is_batch)) in [
+        (
+            "300 of 200 B set once, beside 1 to 4 KB never read",
+            16,
+            30_000,
+            (300, 200, 99),
+            (1_000, 4_000, 11, false),
+        ),
+        (
+            "2,000 of 500 B set once, before a batch of 90 MB",
+            64,
+            60_000,
+            (2_000, 500, 46),
+            (1_000, 1_000, 2, true),
+        ),
+    ] {
+        rows.add(name, memory_mib, &["popular", "set once"], move |seed, each| {
+            let mut ranks = Zipf::new(keys, 0.9, seed + 51);
+            let size = |key: u64| 100 * (1 + mix(key) % 15) as u32;
+            for key in 0..few {
+                each(Op::Set { key: SESSIONS + key, bytes });
+            }
+            let gets = 600_000;
+            for n in 0..gets {
+                let tally = |tally| (n > gets / 2).then_some(tally);
+                let key = ranks.next();
+                each(fill(key, size(key), tally(0)));
+                if n % every == 0 {
+                    each(Op::Read { key: SESSIONS + mix(n + seed) % few, bytes, tally: tally(1) });
+                }
+                if n % each_other == 0 && (!is_batch || (180_000..360_000).contains(&n)) {
+                    let bytes = (least + mix(n + seed) % (most - least + 1)) as u32;
+                    each(Op::Set { key: 2 * SESSIONS + n, bytes });
+                }
+            }
+        });
+    }
+}
+
+/// Fills of all lives and of all sizes, by Zipf.
+pub(super) fn lives_and_sizes(rows: &mut WorkRows) {
+    for (name, memory_mib, factor) in [
+        ("lives of 2 s to 48 days, 100 B to 2 KB", 16, 1),
+        ("the same, 100 B to 20 KB, 4 times the memory", 64, 10),
+    ] {
+        rows.add(name, memory_mib, &["hits"], move |seed, each| {
+            let mut ranks = Zipf::new(30_000, 0.8, seed + 49);
+            for n in 0..600_000_u64 {
+                let key = ranks.next();
+                let bytes = (100 + mix(key) % 1_901 * factor) as u32;
+                let ttl = 2 << (mix(key + 5) % 22);
+                each(Op::Fill { key, bytes, ttl, tally: (n > 200_000).then_some(0) });
+            }
+        });
+    }
+}

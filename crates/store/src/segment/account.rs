@@ -1,5 +1,6 @@
 //! The account of a segment in its log, and the weight of an item in it.
 
+use super::Place;
 use crate::item::NEVER;
 use crate::memory::Run;
 
@@ -30,10 +31,12 @@ impl SegmentQueue {
 pub(crate) struct Segment {
     pub(super) run: Run,
     pub(crate) queue: SegmentQueue,
-    /// The class of the TTLs of its items, in their share.
+    /// The class of its items.
     pub(crate) class: u8,
     /// The share of its items.
     pub(crate) share: u8,
+    /// The place of the values of its items that are not outside the log.
+    pub(crate) place: Place,
     pub(crate) state: SegmentState,
     /// Where the next item goes.
     pub(crate) filled: usize,
@@ -168,10 +171,16 @@ impl Segment {
         self.opened.saturating_add_signed(mean as i64)
     }
 
-    /// The mean size in bytes of the segment's items that are neither pinned nor stubs.
-    pub(crate) fn mean_bytes(&self) -> usize {
+    /// The segment's items that are neither pinned nor stubs: their bytes, and how many there are.
+    pub(crate) fn plain(&self) -> (usize, usize) {
         let bytes = self.live_bytes.saturating_sub(self.pinned_bytes + self.stubs.1);
-        bytes / self.live_items.saturating_sub(self.stubs.0).max(1)
+        (bytes, self.live_items.saturating_sub(self.stubs.0))
+    }
+
+    /// The mean size in bytes of these.
+    pub(crate) fn mean_bytes(&self) -> usize {
+        let (bytes, items) = self.plain();
+        bytes / items.max(1)
     }
 
     /// Bytes in it that its walk would free if nothing stayed that may go.

@@ -325,6 +325,36 @@ fn sessions_and_popular_values_of_other_sizes_are_both_kept() {
     }
 }
 
+/// A few short values, set once and read rarely, do not go with longer ones of the same age without a reader.
+#[test]
+fn few_short_values_stay_beside_longer_ones() {
+    const FEW: u64 = 300;
+    if cfg!(miri) {
+        return;
+    }
+    let mut one = one();
+    (0..FEW).for_each(|n| one.put(SESSIONS + n, 200));
+    let (mut found, mut asked) = (0, 0);
+    for n in 0..400_000 {
+        // Of 100 to 1,500 bytes.
+        let key = skewed(mixed(n), 30_000);
+        if !one.get(key) {
+            one.put(key, 100 * (1 + mixed(key) as usize % 15));
+        }
+        if n % 99 == 0 {
+            let is_there = one.get(SESSIONS + mixed(n + 1) % FEW);
+            if n > 200_000 {
+                (found, asked) = (found + u64::from(is_there), asked + 1);
+            }
+        }
+        if n % 11 == 0 {
+            one.put(2 * SESSIONS + n, 1_000 + mixed(n + 2) as usize % 3_000);
+        }
+    }
+    assert!(found * 100 >= asked * 85, "{found} of {asked}");
+    one.store.verify();
+}
+
 /// Large values that are stored and never read, or read so soon that they need half of the memory, or too late
 /// for any, do not push popular small ones out, which fit.
 #[test]

@@ -332,7 +332,7 @@ fn the_record_of_an_evicted_object_has_its_type_and_key() {
     one.store.record_evictions(true);
     one.put_bytes(&key_of(0x0102, "name"), Marks::OBJECT, b"state");
     one.put_bytes(b"name", Marks::none(), b"value");
-    (0..2_000_u32).for_each(|n| one.put_bytes(&n.to_le_bytes(), Marks::none(), &[1; 1_000]));
+    (0..8_000_u32).for_each(|n| one.put_bytes(&n.to_le_bytes(), Marks::none(), &[1; 300]));
     let evicted: Vec<_> = one.store.drain_evicted().filter(|evicted| &*evicted.key == b"name").collect();
     assert_eq!(evicted.iter().map(|e| e.object).collect::<Vec<_>>(), [Some(0x0102), None]);
     assert_eq!(evicted[0].value_len, 5);
