@@ -3,7 +3,7 @@
 //! Items of one TTL expire at about the same time, so that their segment goes as a whole. *Short* and *long*
 //! items are in segments apart, so that a few short ones that are read rarely do not go with long ones of the
 //! same age: they take a fraction of the room. The reference of a value outside the log is with the long ones,
-//! wherever these are: alone such references would fill segments that nobody empties.
+//! wherever these are: alone such references would fill segments that are never emptied.
 
 use super::Log;
 use crate::item::NEVER;
