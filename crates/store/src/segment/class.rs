@@ -37,7 +37,7 @@ const LONG: usize = 512;
 /// Seconds' octave above which all TTLs share a class: 2^22 s is 48 days.
 const OCTAVES: u32 = 22;
 
-/// Classes of so many TTL classes and shares.
+/// Classes of all shares, with this many TTL classes each.
 pub(super) fn count(ttl_classes: u8, shares: u8) -> usize {
     usize::from(ttl_classes) * usize::from(shares) * Place::IN_LOG
 }
