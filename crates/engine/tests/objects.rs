@@ -582,9 +582,10 @@ fn objects_that_are_never_evicted_live_within_their_limit() {
     world.expect(client, "mg counter:add:k:1 v|", "VA 1|1|");
     // They outlive everything else.
     for _ in 0..3 {
-        let fat = "x".repeat(3000);
+        let (fat, thin) = ("x".repeat(3000), "x".repeat(300));
         for n in 0..3000 {
             world.send(client, &format!("set junk:{n} 0 0 3000 noreply|{fat}|"));
+            world.send(client, &format!("set thin:{n} 0 0 300 noreply|{thin}|"));
         }
     }
     world.expect(client, "mg counter:exists:k v|", "VA 9|NOT_FOUND|");

@@ -49,10 +49,11 @@ pub(super) fn place_of(class: u8) -> Place {
 
 impl Log {
     /// The class of an item of a share that is stored at `now` and takes `bytes`, in the log and outside it.
+    /// Where nothing is evicted all items are with the long ones.
     #[inline]
     pub(crate) fn class(&self, share: u8, now: u32, dead_at: u32, bytes: usize) -> u8 {
         let ttl_class = share * self.classes + self.ttl_class(now, dead_at);
-        ttl_class * Place::IN_LOG as u8 + u8::from(bytes >= LONG)
+        ttl_class * Place::IN_LOG as u8 + u8::from(bytes >= LONG || self.keeps_all)
     }
 
     /// Whether items of a class die later than those of another of the same share.
