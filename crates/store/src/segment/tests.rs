@@ -40,3 +40,29 @@ fn writers_leave_room_for_pinned_items() {
     log.verify_room();
     assert!(!log.is_reserve_gone());
 }
+
+/// A class says the share, the place and the order of the ends of its items, for as many shares and TTLs as
+/// there may be.
+#[test]
+fn a_class_is_of_one_share_and_one_place() {
+    const YEAR: u32 = 365 * 86_400;
+    for (keeps_all, short) in [(false, Place::Short), (true, Place::Long)] {
+        let memory = Memory::new(1 << 20).unwrap();
+        let mut log = Log::new(memory, 16 << 10, 8).unwrap();
+        log.set_keeps_all(keeps_all);
+        for share in 0..shares::COUNT as u8 {
+            let ends = [1, 60, 86_400, YEAR, NEVER];
+            for (bytes, place) in [(511, short), (512, Place::Long)] {
+                let classes = ends.map(|dead_at| log.class(share, 0, dead_at, bytes));
+                for class in classes {
+                    assert_eq!((log.share_of(class), class::place_of(class)), (share, place));
+                    assert!(log.classes_of(share).contains(&class));
+                }
+                assert!(classes.is_sorted() && Log::dies_later(classes[4], classes[3]));
+                assert!(Log::dies_later(classes[2], classes[1]) && !Log::dies_later(classes[1], classes[1]));
+            }
+            let [one, other] = [511, 512].map(|bytes| log.class(share, 0, NEVER, bytes));
+            assert!(!Log::dies_later(one, other) && !Log::dies_later(other, one), "the size is no life");
+        }
+    }
+}
