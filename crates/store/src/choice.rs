@@ -372,9 +372,21 @@ impl Store {
         }
     }
 
-    /// The time as which an item counts as stored that is moved, having been stored at this time.
-    pub(crate) fn moved_at(&self, stored: u64) -> u64 {
-        stored.midpoint(self.log.now())
+    /// The time as which the item at `location` counts as stored when it is moved: see [`Store::used_at`].
+    pub(crate) fn moved_at(&self, location: u64, stored: u64, uses: u8) -> u64 {
+        self.used_at(stored, uses, crate::item::accessed(self.log.bytes(location)))
+    }
+
+    /// When an item was used last, in ticks, that was stored at this time and had this many uses since, the
+    /// last of them in the second `accessed`. After uses at random times it is as long unused as the time
+    /// between two of them; the second bounds that.
+    pub(crate) fn used_at(&self, stored: u64, uses: u8, accessed: u32) -> u64 {
+        const SECOND: u64 = 1000 * TICKS_PER_MS;
+        let age = self.age(stored);
+        let idle_s = u64::from(self.now.saturating_sub(accessed));
+        let idle = age / (1 + u64::from(uses.max(1)));
+        let idle = idle.clamp(idle_s.saturating_sub(1) * SECOND, (idle_s + 1) * SECOND);
+        self.log.now() - idle.min(age)
     }
 
     pub(crate) fn is_dead_segment(&self, segment: &Segment) -> bool {

@@ -593,10 +593,11 @@ impl Store {
             stays
         };
         if stays {
+            let moved_at = self.moved_at(location, stored, uses);
             let (to, uses, stored) = match queue {
                 _ if compact || weight.is_stub() => (queue, uses, stored),
-                SegmentQueue::Main => (queue, uses.saturating_sub(1), self.moved_at(stored)),
-                SegmentQueue::Small | SegmentQueue::Blind => (SegmentQueue::Main, 0, self.moved_at(stored)),
+                SegmentQueue::Main => (queue, uses.saturating_sub(1), moved_at),
+                SegmentQueue::Small | SegmentQueue::Blind => (SegmentQueue::Main, 0, moved_at),
             };
             if self.relocate(hash, found, (to, class), stored).is_some() {
                 self.index.set_uses(found.slot, uses);
@@ -619,8 +620,7 @@ impl Store {
         let is_its = |location| item::outside_number(log.bytes(location)) == Some(head.number);
         let slot = self.index.find(head.hash, is_its).expect("what is outside the log has its item");
         let found = Found { slot, location: self.index.location(slot) };
-        let content = self.log.bytes(found.location);
-        if self.is_dead(content) {
+        if self.is_dead(self.log.bytes(found.location)) {
             return self.reclaim(found.location);
         }
         let uses = self.index.uses(slot);
@@ -633,7 +633,8 @@ impl Store {
         }
         if stays {
             // An object that is in use is as good as new, however large: it is changed in its place.
-            let stored = if head.is_tree { self.log.now() } else { self.moved_at(head.stored) };
+            let moved_at = self.moved_at(found.location, head.stored, uses);
+            let stored = if head.is_tree { self.log.now() } else { moved_at };
             let share = self.log.segment_of(found.location).share;
             let dead_at = item::dead_at(self.log.bytes(found.location));
             let class = self.log.class(share, self.now, dead_at, head.held_bytes);
@@ -770,7 +771,7 @@ impl Store {
             return false;
         }
         let (filled, stored) = (segment.filled, segment.stored());
-        let (mut at, mut met, mut unused) = (0, 0, 0);
+        let (mut at, mut met, mut unused, mut accessed) = (0, 0, 0, 0);
         while at < filled
             && met < SAMPLE
             && let Some(location) = self.log.location(index, at)
@@ -785,12 +786,12 @@ impl Store {
             if unused > SAMPLE_UNUSED {
                 return false;
             }
-            (at, met) = (at + bytes, met + 1);
+            (at, met, accessed) = (at + bytes, met + 1, accessed.max(item::accessed(content)));
         }
         if unused > 0 && met < SAMPLE {
             return false;
         }
-        self.log.promote(index, self.moved_at(stored), SAMPLE_USES);
+        self.log.promote(index, self.used_at(stored, SAMPLE_USES, accessed), SAMPLE_USES);
         true
     }
 }

@@ -59,8 +59,14 @@ impl One {
     }
 
     pub(crate) fn advance(&mut self) {
-        let requests = self.requests.fetch_add(1, Relaxed);
-        self.store.advance(2, requests / 10, 0);
+        self.requests.fetch_add(1, Relaxed);
+        let requests = self.requests.load(Relaxed);
+        self.store.advance(self.second(), requests / 10, 0);
+    }
+
+    /// 10,000 requests take a second.
+    fn second(&self) -> u32 {
+        2 + (self.requests.load(Relaxed) / 10_000) as u32
     }
 
     pub(crate) fn put(&mut self, key: u64, len: usize) {
@@ -80,7 +86,7 @@ impl One {
             NewValue::Inline([&content, &[]])
         };
         self.cas += 1;
-        let attributes = Attributes { cas: self.cas, ..Attributes::default() };
+        let attributes = Attributes { cas: self.cas, accessed: self.second(), ..Attributes::default() };
         let key = key.to_le_bytes();
         let hash = self.hasher.hash(&key);
         if self.store.put(hash, &key, &attributes, value).is_err() {
@@ -95,7 +101,7 @@ impl One {
     pub(crate) fn try_put(&mut self, key: u64, len: usize) -> bool {
         self.advance();
         self.cas += 1;
-        let attributes = Attributes { cas: self.cas, ..Attributes::default() };
+        let attributes = Attributes { cas: self.cas, accessed: self.second(), ..Attributes::default() };
         let (key, value) = (key.to_le_bytes(), vec![b'v'; len]);
         self.store.put(self.hasher.hash(&key), &key, &attributes, NewValue::Inline([&value, &[]])).is_ok()
     }
