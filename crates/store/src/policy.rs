@@ -53,6 +53,8 @@ pub(crate) const EARLY_USES: u8 = 2;
 const REACH: f64 = 1.25;
 /// Not if this share of those that were evicted is asked for afterwards.
 const LACKED: f64 = 0.03;
+/// Then the main queue's head goes before blind items already at this multiple of their age.
+const LACKED_BIAS: f64 = 0.7;
 /// Blind items are hopeless if their first reads are fewer than this share of those that are asked for too late,
 /// while the blind queue has more than [`HELD`] of all bytes: no memory would be enough for them.
 const READ_IN_TIME: f64 = 0.3;
@@ -348,6 +350,9 @@ impl QueueNotes {
 
     /// How many times as old as blind items of this age the main queue's head must be to go first.
     pub(crate) fn bias(&self, place: Place, age: u64) -> f64 {
+        if self.is_lacked(place) {
+            return LACKED_BIAS;
+        }
         let much = (2.0 * self.kept).min(1.0) * (1.0 - self.lacked(place)).max(0.0);
         self.late(place, age).powi(4).clamp(1.0, 1.0 + (BIAS_MAX - 1.0) * much)
     }
