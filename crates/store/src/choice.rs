@@ -20,17 +20,19 @@
 //! way round: a small one loses this advantage, and the size of a large one counts. It also gives way earlier
 //! if the main queue keeps much of what its walk meets. What is late is told apart by the place of the values,
 //! since sessions often have other sizes than values without a reader; between those in the log and outside
-//! it the ages decide in the same way.
+//! it the ages decide in the same way. While clients ask for many of the evicted ones, blind items have an
+//! advantage over the main queue's.
 //!
 //! The choice is made among the shares of which something may be evicted ([`crate::shares`]): only their
 //! heads and the bytes of their queues count. If it falls on the main or the blind queue of a share whose own
 //! small queue exceeds its target, the head of that small queue leaves instead. A share that was small for
 //! long thus has the balance of a cache of its own.
 //!
-//! The small queue is not emptied while the main one is stale: its bytes hit less than a quarter as often as
-//! those of the small one, which has a fifth of all gets. This happens after a deploy that has changed all
-//! keys, or under a new load. Where the main queue has nothing at all, the small one competes with the
-//! blind one by age.
+//! The small queue is not emptied while hardly any blind item is read and their head is the older one: what a
+//! batch writes does not push out what is read. Nor is it while the main one is stale: its bytes hit less than
+//! a quarter as often as those of the small one, which has a fifth of all gets. This happens after a deploy
+//! that has changed all keys, or under a new load. Where the main queue has nothing at all, the small one
+//! competes with the blind one by age.
 
 #![expect(clippy::cast_precision_loss, reason = "shares of the memory and ages need no 52 bits")]
 #![expect(clippy::cast_sign_loss, reason = "ages are not negative")]
@@ -209,6 +211,9 @@ impl Store {
         let is_due = match (small, main, blind) {
             _ if severity > 0 => true,
             (Some(small), None, Some(blind)) => !self.is_before(&blind, &small),
+            (Some(small), Some(_), Some(blind)) if self.policy.is_unread(blind.place) => {
+                !self.is_before(&blind, &small)
+            }
             _ => self.policy.is_due(is_outside, self.bytes(shares)[usize::from(is_outside)]),
         };
         if is_due { small.or(rest) } else { rest.or(small) }
@@ -244,9 +249,13 @@ impl Store {
             self.memory.offers().note_main_size(main.size);
         }
         let offered = match (main, blind) {
-            _ if small.is_some() && self.memory.common().is_mostly_small() => small,
+            _ if small.is_some() && self.policy.is_mostly_small() => small,
             (Some(main), Some(blind)) if !self.is_before(&blind, &main) => Some(main),
-            (_, Some(blind)) => return Offer::Blind { stored_ms: blind.stored / TICKS_PER_MS },
+            (_, Some(blind)) => {
+                let advantage = self.policy.bias(blind.place, blind.age).min(1.0);
+                let age = (self.age(blind.stored) as f64 * advantage) as u64;
+                return Offer::Blind { stored_ms: (self.log.now() - age) / TICKS_PER_MS };
+            }
             (main, None) => main.or(small),
         };
         offered.map_or(Offer::Nothing, |head| Offer::Items {
@@ -373,19 +382,17 @@ impl Store {
     }
 
     /// The time as which the item at `location` counts as stored when it is moved: see [`Store::used_at`].
-    pub(crate) fn moved_at(&self, location: u64, stored: u64, uses: u8) -> u64 {
-        self.used_at(stored, uses, crate::item::accessed(self.log.bytes(location)))
+    pub(crate) fn moved_at(&self, location: u64, stored: u64) -> u64 {
+        self.used_at(stored, crate::item::accessed(self.log.bytes(location)))
     }
 
-    /// When an item was used last, in ticks, that was stored at this time and had this many uses since, the
-    /// last of them in the second `accessed`. After uses at random times it is as long unused as the time
-    /// between two of them; the second bounds that.
-    pub(crate) fn used_at(&self, stored: u64, uses: u8, accessed: u32) -> u64 {
+    /// When an item was used last, in ticks, that was stored at this time: half as long ago, but within the
+    /// second `accessed`.
+    pub(crate) fn used_at(&self, stored: u64, accessed: u32) -> u64 {
         const SECOND: u64 = 1000 * TICKS_PER_MS;
         let age = self.age(stored);
         let idle_s = u64::from(self.now.saturating_sub(accessed));
-        let idle = age / (1 + u64::from(uses.max(1)));
-        let idle = idle.clamp(idle_s.saturating_sub(1) * SECOND, (idle_s + 1) * SECOND);
+        let idle = (age / 2).clamp(idle_s.saturating_sub(1) * SECOND, (idle_s + 1) * SECOND);
         self.log.now() - idle.min(age)
     }
 

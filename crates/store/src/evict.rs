@@ -593,7 +593,7 @@ impl Store {
             stays
         };
         if stays {
-            let moved_at = self.moved_at(location, stored, uses);
+            let moved_at = self.moved_at(location, stored);
             let (to, uses, stored) = match queue {
                 _ if compact || weight.is_stub() => (queue, uses, stored),
                 SegmentQueue::Main => (queue, uses.saturating_sub(1), moved_at),
@@ -633,7 +633,7 @@ impl Store {
         }
         if stays {
             // An object that is in use is as good as new, however large: it is changed in its place.
-            let moved_at = self.moved_at(found.location, head.stored, uses);
+            let moved_at = self.moved_at(found.location, head.stored);
             let stored = if head.is_tree { self.log.now() } else { moved_at };
             let share = self.log.segment_of(found.location).share;
             let dead_at = item::dead_at(self.log.bytes(found.location));
@@ -791,7 +791,7 @@ impl Store {
         if unused > 0 && met < SAMPLE {
             return false;
         }
-        self.log.promote(index, self.used_at(stored, SAMPLE_USES, accessed), SAMPLE_USES);
+        self.log.promote(index, self.used_at(stored, accessed), SAMPLE_USES);
         true
     }
 }

@@ -30,7 +30,8 @@ const SMALL_SHARE: f64 = 0.1;
 const SMALL_SHARES: (f64, f64) = (0.05, 0.8);
 /// Above this share it grows at half the pace.
 const SMALL_HIGH: f64 = 0.6;
-/// Above this share stores compare the heads of their small queues when one of them needs room.
+/// Where the target or what it holds is above this share of its bytes, a store offers the head of its small
+/// queue to others that need room.
 const MOSTLY_SMALL: f64 = 0.7;
 /// The target is told to all stores when it has moved by this much.
 const TOLD: f64 = 0.0005;
@@ -55,6 +56,11 @@ const REACH: f64 = 1.25;
 const LACKED: f64 = 0.03;
 /// Then the main queue's head goes before blind items already at this multiple of their age.
 const LACKED_BIAS: f64 = 0.7;
+/// Blind items are unread if their first reads are fewer than this share of those that were evicted, of which
+/// there are at least [`UNREAD_LEAST`].
+const UNREAD: f64 = 0.2;
+/// See [`UNREAD`].
+const UNREAD_LEAST: f64 = 32.0;
 /// Blind items are hopeless if their first reads are fewer than this share of those that are asked for too late,
 /// while the blind queue has more than [`HELD`] of all bytes: no memory would be enough for them.
 const READ_IN_TIME: f64 = 0.3;
@@ -328,6 +334,20 @@ impl QueueNotes {
             return HOPELESS;
         }
         ticks(age) / (REACH * self.blind[place as usize].reach)
+    }
+
+    /// Whether hardly any of the blind items was read, of those that were evicted, and clients do not ask for
+    /// them either.
+    pub(crate) fn is_unread(&self, place: Place) -> bool {
+        let blind = &self.blind[place as usize];
+        blind.gone > UNREAD_LEAST && blind.read < UNREAD * blind.gone && !self.is_lacked(place)
+    }
+
+    /// Whether most of the memory is for the small queue, or most bytes of this store are in it.
+    pub(crate) fn is_mostly_small(&self) -> bool {
+        let all: usize = self.bytes.iter().flatten().sum();
+        let small: usize = self.bytes.iter().map(|bytes| bytes[SegmentQueue::Small as usize]).sum();
+        self.common.is_mostly_small() || small as f64 > MOSTLY_SMALL * all as f64
     }
 
     /// Whether no memory would be enough for blind items: see [`READ_IN_TIME`].

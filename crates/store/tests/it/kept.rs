@@ -355,6 +355,44 @@ fn few_short_values_stay_beside_longer_ones() {
     one.store.verify();
 }
 
+/// What a batch only writes, one and a half times the memory, does not push out what is read.
+#[test]
+fn popular_values_stay_beside_a_batch_that_is_only_written() {
+    if cfg!(miri) {
+        return;
+    }
+    for shards in [1, 8] {
+        let memory = 4 * MEMORY;
+        let mut stores = One::several(memory, shards);
+        // A third of the memory.
+        let keys = memory as u64 / 3 / 800;
+        let writes = 3 * memory as u64 / 2 / 3_000;
+        let (mut hits, mut gets) = (0, 0);
+        for n in 0..10 * keys {
+            let of = |key: u64| mixed(key) as usize % shards;
+            let key = skewed(mixed(mixed(n)), keys);
+            let hit = stores[of(key)].get(key);
+            if !hit {
+                stores[of(key)].put(key, 100 * (1 + mixed(key) as usize % 15));
+                make_wanted_room(&mut stores);
+            }
+            if n > 3 * keys {
+                (hits, gets) = (hits + u64::from(hit), gets + 1);
+            }
+            for write in writes * n / keys..writes * (n + 1) / keys {
+                if n / keys == 3 {
+                    stores[of(write)].put(SESSIONS + write, 3_000);
+                    make_wanted_room(&mut stores);
+                }
+            }
+        }
+        assert!(hits * 100 >= gets * 87, "{hits} of {gets}, {shards} stores");
+        for one in &stores {
+            one.store.verify();
+        }
+    }
+}
+
 /// Large values that are stored and never read, or read so soon that they need half of the memory, or too late
 /// for any, do not push popular small ones out, which fit.
 #[test]
