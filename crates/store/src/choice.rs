@@ -249,7 +249,7 @@ impl Store {
             self.memory.offers().note_main_size(main.size);
         }
         let offered = match (main, blind) {
-            _ if small.is_some() && self.policy.is_mostly_small() => small,
+            _ if small.is_some_and(|small| self.policy.is_mostly_small(small.place.is_outside())) => small,
             (Some(main), Some(blind)) if !self.is_before(&blind, &main) => Some(main),
             (_, Some(blind)) => {
                 let advantage = self.policy.bias(blind.place, blind.age).min(1.0);

@@ -30,8 +30,8 @@ const SMALL_SHARE: f64 = 0.1;
 const SMALL_SHARES: (f64, f64) = (0.05, 0.8);
 /// Above this share it grows at half the pace.
 const SMALL_HIGH: f64 = 0.6;
-/// Where the target or what it holds is above this share of its bytes, a store offers the head of its small
-/// queue to others that need room.
+/// Above this share, or where it has this share of the bytes of a store and is [`EAGER`], stores compare the heads
+/// of their small queues when one of them needs room.
 const MOSTLY_SMALL: f64 = 0.7;
 /// The target is told to all stores when it has moved by this much.
 const TOLD: f64 = 0.0005;
@@ -343,11 +343,13 @@ impl QueueNotes {
         blind.gone > UNREAD_LEAST && blind.read < UNREAD * blind.gone && !self.is_lacked(place)
     }
 
-    /// Whether most of the memory is for the small queue, or most bytes of this store are in it.
-    pub(crate) fn is_mostly_small(&self) -> bool {
+    /// Whether most of the memory is for the small queue, or most bytes of this store are in it and it has more
+    /// than it should.
+    pub(crate) fn is_mostly_small(&self, is_outside: bool) -> bool {
         let all: usize = self.bytes.iter().flatten().sum();
         let small: usize = self.bytes.iter().map(|bytes| bytes[SegmentQueue::Small as usize]).sum();
-        self.common.is_mostly_small() || small as f64 > MOSTLY_SMALL * all as f64
+        let is_over = small as f64 > MOSTLY_SMALL * all as f64 && self.small[usize::from(is_outside)] > EAGER;
+        self.common.is_mostly_small() || is_over
     }
 
     /// Whether no memory would be enough for blind items: see [`READ_IN_TIME`].
