@@ -55,7 +55,7 @@ const REACH: f64 = 1.25;
 /// Not if this share of those that were evicted is asked for afterwards.
 const LACKED: f64 = 0.03;
 /// Then the main queue's head goes before blind items already at this multiple of their age.
-const LACKED_BIAS: f64 = 0.7;
+const LACKED_BIAS: f64 = 0.85;
 /// Blind items are unread if their first reads are fewer than this share of those that were evicted, of which
 /// there are at least [`UNREAD_LEAST`].
 const UNREAD: f64 = 0.2;
