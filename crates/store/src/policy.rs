@@ -370,6 +370,12 @@ impl QueueNotes {
         blind.lacked / blind.gone.max(1.0) / LACKED
     }
 
+    /// How many times as old as blind items of this age those of the other length must be to go first: what is
+    /// unread goes before what is read.
+    pub(crate) fn blind_bias(&self, place: Place, age: u64) -> f64 {
+        self.bias(place, age) * if self.is_unread(place) { BIAS_MAX } else { 1.0 }
+    }
+
     /// How many times as old as blind items of this age the main queue's head must be to go first.
     pub(crate) fn bias(&self, place: Place, age: u64) -> f64 {
         if self.is_lacked(place) {
