@@ -21,17 +21,20 @@
 //! if the main queue keeps much of what its walk meets. What is late is told apart by the place of the values,
 //! since sessions often have other sizes than values without a reader; between those in the log and outside
 //! it the ages decide in the same way. While clients ask for many of the evicted ones, blind items have an
-//! advantage over the main queue's.
+//! advantage over the main queue's, as long as there is hope that more memory helps them.
 //!
 //! The choice is made among the shares of which something may be evicted ([`crate::shares`]): only their
 //! heads and the bytes of their queues count. If it falls on the main or the blind queue of a share whose own
 //! small queue exceeds its target, the head of that small queue leaves instead. A share that was small for
 //! long thus has the balance of a cache of its own.
 //!
-//! The small queue is not emptied while hardly any blind item is read and their head is the older one: what a
-//! batch writes does not push out what is read. Nor is it while the main one is stale: its bytes hit less than
-//! a quarter as often as those of the small one, which has a fifth of all gets. This happens after a deploy
-//! that has changed all keys, or under a new load. Where the main queue has nothing at all, the small one
+//! While hardly any blind item is read, they go before what is up to eight times as old, whatever it is, also
+//! before the small queue is emptied: what a batch writes does not push out what is read. Sessions of a new
+//! kind that are read late are lost with it until clients have asked for some.
+//!
+//! The small queue is not emptied either while the main one is stale: its bytes hit less than a quarter as often
+//! as those of the small one, which has a fifth of all gets. This happens after a deploy that has changed all
+//! keys, or under a new load. Where the main queue has nothing at all, the small one
 //! competes with the blind one by age.
 
 #![expect(clippy::cast_precision_loss, reason = "shares of the memory and ages need no 52 bits")]
@@ -175,7 +178,7 @@ impl Store {
         match queue {
             SegmentQueue::Small => ticks(head.age).log2(),
             SegmentQueue::Main => head.degree,
-            SegmentQueue::Blind => head.degree + self.policy.blind_bias(head.place, head.age).log2(),
+            SegmentQueue::Blind => head.degree + self.policy.bias(head.place, head.age).log2(),
         }
     }
 
@@ -210,8 +213,7 @@ impl Store {
         };
         let is_due = match (small, main, blind) {
             _ if severity > 0 => true,
-            (Some(small), None, Some(blind)) => !self.is_before(&blind, &small),
-            (Some(small), Some(_), Some(blind)) if self.policy.is_unread(blind.place) => {
+            (Some(small), main, Some(blind)) if main.is_none() || self.policy.is_unread(blind.place) => {
                 !self.is_before(&blind, &small)
             }
             _ => self.policy.is_due(is_outside, self.bytes(shares)[usize::from(is_outside)]),
@@ -298,9 +300,11 @@ impl Store {
         bytes as f64 / self.memory.limit_bytes().max(1) as f64
     }
 
-    /// These bytes as a share of a segment, at most 1.
-    pub(crate) fn of_segment(&self, bytes: usize) -> f64 {
-        (bytes as f64 / self.config.segment_bytes as f64).min(1.0)
+    /// Notes that blind items were evicted that were stored at this time: a segment of them, or a value outside
+    /// the log that has these `bytes`.
+    pub(crate) fn passed(&mut self, place: Place, stored: u64, bytes: usize) {
+        let of_segment = (bytes as f64 / self.config.segment_bytes as f64).min(1.0);
+        self.policy.passed(place, self.age(stored), of_segment, self.of_memory(bytes));
     }
 
     /// Bytes of an item on average, in the log and outside it.

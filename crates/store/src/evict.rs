@@ -484,8 +484,7 @@ impl Store {
                     self.collect_large(head, queue);
                     let evicted = if self.stats.evictions > before { head.held_bytes } else { 0 };
                     if queue == SegmentQueue::Blind && evicted > 0 {
-                        let share = self.of_segment(evicted);
-                        self.policy.passed(Place::Outside, self.age(head.stored), share);
+                        self.passed(Place::Outside, head.stored, evicted);
                     }
                     return Some(WalkStep { bytes: LARGE_WALK, evicted, is_promotion: false });
                 }
@@ -526,7 +525,7 @@ impl Store {
         if done {
             self.walk = None;
             if queue == SegmentQueue::Blind && !walk.compact {
-                self.policy.passed(place, self.age(stored), 1.0);
+                self.passed(place, stored, self.config.segment_bytes);
             }
             // A segment that only replaces the collector's own spare is not given away.
             let gained = !self.log.is_reserve_gone();

@@ -56,8 +56,8 @@ const REACH: f64 = 1.25;
 const LACKED: f64 = 0.03;
 /// Then the main queue's head goes before blind items already at this multiple of their age.
 const LACKED_BIAS: f64 = 0.85;
-/// Blind items are unread if their first reads are fewer than this share of those that were evicted, of which
-/// there are at least [`UNREAD_LEAST`].
+/// Blind items are unread while they have fewer first reads than this share of those that are stored in the
+/// meantime, of which there are at least [`UNREAD_LEAST`].
 const UNREAD: f64 = 0.2;
 /// See [`UNREAD`].
 const UNREAD_LEAST: f64 = 32.0;
@@ -66,9 +66,18 @@ const UNREAD_LEAST: f64 = 32.0;
 const READ_IN_TIME: f64 = 0.3;
 /// See [`READ_IN_TIME`].
 const HELD: f64 = 0.5;
+/// Blind items are also given up once those of this share of the memory were evicted for which clients ask, at
+/// ages that are far above that of any that is read: with the memory they have got, none was read later.
+const PATIENCE: f64 = 0.5;
+/// Ages above this multiple of that at which items are read are far above it.
+const FAR: f64 = 1.5;
+/// After so many times the memory of evicted blind items these are no longer given up: the first time, doubling
+/// up to the most.
+const GIVEN_UP: (f64, f64) = (4.0, 64.0);
 /// How late hopeless items are: as much as gives the highest bias.
 const HOPELESS: f64 = 2.0;
-/// How much colder than blind items the main queue's must be at most, when those are late.
+/// How much older than blind items others must be at most, to go before those that are late; and before those that
+/// are unread.
 const BIAS_MAX: f64 = 8.0;
 /// One in this many hits is counted by its queue.
 const SAMPLE: u32 = 8;
@@ -117,6 +126,8 @@ pub(crate) struct QueueNotes {
     /// Of blind items by the place of their values.
     blind: [BlindNotes; Place::COUNT],
     reads: u32,
+    /// `reads` when the last blind item was stored.
+    reads_before: u32,
     /// See [`SAMPLES`].
     samples: f64,
     /// See [`RETURNS_WINDOW`].
@@ -136,11 +147,47 @@ struct BlindNotes {
     lacked: f64,
     /// How many were read for the first time.
     read: f64,
+    /// Bytes that were evicted in vain: see [`PATIENCE`].
+    vain: f64,
+    /// Bytes to be evicted until they are no longer given up, as multiples of the memory.
+    given_up: f64,
+    /// The next value of `given_up`.
+    pause: f64,
+    /// How many were stored, and meanwhile read for the first time.
+    stored: f64,
+    stored_read: f64,
 }
 
 impl BlindNotes {
     fn new() -> Self {
-        Self { reach: f64::INFINITY, gone: 0.0, lacked: 0.0, read: 0.0 }
+        Self {
+            reach: f64::INFINITY,
+            gone: 0.0,
+            lacked: 0.0,
+            read: 0.0,
+            vain: 0.0,
+            given_up: 0.0,
+            pause: GIVEN_UP.0,
+            stored: 0.0,
+            stored_read: 0.0,
+        }
+    }
+
+    /// Notes that bytes of this share of the memory were evicted at this age, in ticks, for which clients ask
+    /// or not.
+    fn evicted(&mut self, age: f64, share: f64, is_lacked: bool) {
+        let is_far = age > FAR * self.reach;
+        if self.given_up > 0.0 {
+            self.given_up -= share;
+        } else if !is_far {
+            (self.vain, self.pause) = (0.0, GIVEN_UP.0);
+        } else if is_lacked {
+            self.vain += share;
+            if self.vain > PATIENCE {
+                (self.vain, self.given_up) = (0.0, self.pause);
+                self.pause = (2.0 * self.pause).min(GIVEN_UP.1);
+            }
+        }
     }
 }
 
@@ -185,6 +232,7 @@ impl QueueNotes {
             bytes: [[0; SegmentQueue::COUNT]; 2],
             blind: [(); Place::COUNT].map(|()| BlindNotes::new()),
             reads: 0,
+            reads_before: 0,
             samples: window(SAMPLES),
             returns_window: window(RETURNS_WINDOW),
             rates: [Rates::default(), Rates::default()],
@@ -214,16 +262,35 @@ impl QueueNotes {
     /// Notes that a blind item of this age is read, which was read so often before.
     pub(crate) fn reached(&mut self, place: Place, age: u64, uses: u8) {
         let blind = &mut self.blind[place as usize];
-        blind.read += f64::from(u8::from(uses == 0));
+        if uses == 0 {
+            blind.read += 1.0;
+            blind.stored_read += 1.0;
+        }
         let age = ticks(age);
         blind.reach = if blind.reach.is_finite() { blind.reach.max(age) } else { age };
     }
 
-    /// Notes that blind items of this age were evicted: a segment of them, or a value outside the log, which
-    /// has the bytes of this `share` of a segment.
-    pub(crate) fn passed(&mut self, place: Place, age: u64, share: f64) {
+    /// Notes that blind items of this age were evicted: a segment of them, or a value outside the log. They had
+    /// the bytes of this share of a segment, and of the memory.
+    pub(crate) fn passed(&mut self, place: Place, age: u64, of_segment: f64, of_memory: f64) {
+        let is_lacked = self.is_lacked(place);
         let blind = &mut self.blind[place as usize];
-        blind.reach = blind.reach.min(ticks(age)) * (1.0 - share / 64.0);
+        blind.evicted(ticks(age), of_memory * self.shards, is_lacked);
+        blind.reach = blind.reach.min(ticks(age)) * (1.0 - of_segment / 64.0);
+    }
+
+    /// Notes that a blind item is stored. Where nothing is read between many of them, that says nothing: these
+    /// may all be read later.
+    pub(crate) fn stored_blind(&mut self, place: Place) {
+        if self.reads == std::mem::replace(&mut self.reads_before, self.reads) {
+            return;
+        }
+        let blind = &mut self.blind[place as usize];
+        blind.stored += 1.0;
+        if blind.stored > self.samples {
+            blind.stored /= 2.0;
+            blind.stored_read /= 2.0;
+        }
     }
 
     /// Notes that a blind item was evicted.
@@ -336,11 +403,10 @@ impl QueueNotes {
         ticks(age) / (REACH * self.blind[place as usize].reach)
     }
 
-    /// Whether hardly any of the blind items was read, of those that were evicted, and clients do not ask for
-    /// them either.
+    /// Whether hardly any of the blind items is read, and clients do not ask for those that were evicted either.
     pub(crate) fn is_unread(&self, place: Place) -> bool {
         let blind = &self.blind[place as usize];
-        blind.gone > UNREAD_LEAST && blind.read < UNREAD * blind.gone && !self.is_lacked(place)
+        blind.stored > UNREAD_LEAST && blind.stored_read < UNREAD * blind.stored && !self.is_lacked(place)
     }
 
     /// Whether most of the memory is for the small queue, or most bytes of this store are in it and it has more
@@ -361,25 +427,22 @@ impl QueueNotes {
     }
 
     /// The share of evicted blind items that clients ask for, as a multiple of [`LACKED`]; 0 if they are
-    /// hopeless.
+    /// hopeless or given up.
     fn lacked(&self, place: Place) -> f64 {
-        if self.is_hopeless(place) {
+        let blind = &self.blind[place as usize];
+        if self.is_hopeless(place) || blind.given_up > 0.0 {
             return 0.0;
         }
-        let blind = &self.blind[place as usize];
         blind.lacked / blind.gone.max(1.0) / LACKED
     }
 
-    /// How many times as old as blind items of this age those of the other length must be to go first: what is
-    /// unread goes before what is read.
-    pub(crate) fn blind_bias(&self, place: Place, age: u64) -> f64 {
-        self.bias(place, age) * if self.is_unread(place) { BIAS_MAX } else { 1.0 }
-    }
-
-    /// How many times as old as blind items of this age the main queue's head must be to go first.
+    /// How many times as old as blind items of this age others must be to go first.
     pub(crate) fn bias(&self, place: Place, age: u64) -> f64 {
         if self.is_lacked(place) {
             return LACKED_BIAS;
+        }
+        if self.is_unread(place) {
+            return BIAS_MAX;
         }
         let much = (2.0 * self.kept).min(1.0) * (1.0 - self.lacked(place)).max(0.0);
         self.late(place, age).powi(4).clamp(1.0, 1.0 + (BIAS_MAX - 1.0) * much)

@@ -314,7 +314,7 @@ impl Log {
             queue,
             class,
             share,
-            place: class::place_of(class),
+            place: Place::of(class, false),
             state: SegmentState::Open,
             filled: 0,
             live_bytes: 0,

@@ -25,7 +25,7 @@ use crate::item::{self, Attributes, Item, Marks, NEVER, OUTSIDE_REF, ReadCheck, 
 use crate::memory::{GivenBack, Memory};
 use crate::outside::{OutsideTable, OutsideValue};
 use crate::policy::{EARLY_USES, QueueNotes};
-use crate::segment::{Log, SegmentQueue, Weight};
+use crate::segment::{Log, Place, SegmentQueue, Weight};
 use crate::shares;
 use crate::tree::Tree;
 
@@ -419,7 +419,7 @@ impl Store {
         let (queue, returned) = match queue {
             Some(queue) => (queue, false),
             None if pinned => (SegmentQueue::Main, false),
-            None => self.queue_of_new(hash, needed, held),
+            None => self.queue_of_new(hash, Place::of(class, held > 0), needed + held),
         };
         let bytes = (needed + slack).min(self.config.segment_bytes);
         let location = if self.log.has_room(queue, class, bytes) {
@@ -472,20 +472,20 @@ impl Store {
         Ok(())
     }
 
-    /// The queue of a key that is not there yet, for an item that takes `needed` bytes of the log and `held`
+    /// The queue of a key that is not there yet, for an item of this place that takes `bytes`, in the log and
     /// outside it, and whether the ghost queue has sent it there.
-    fn queue_of_new(&mut self, hash: u64, needed: usize, held: usize) -> (SegmentQueue, bool) {
+    fn queue_of_new(&mut self, hash: u64, place: Place, bytes: usize) -> (SegmentQueue, bool) {
         if self.misses.take(hash).is_none() {
+            self.policy.stored_blind(place);
             return (SegmentQueue::Blind, false);
         }
-        self.policy.count_fill(held > 0);
+        self.policy.count_fill(place.is_outside());
         let Some((from, is_told)) = self.ghost.take(hash) else { return (SegmentQueue::Small, false) };
         if !is_told {
-            self.signal(from, needed + held);
+            self.signal(from, bytes);
         }
         match from {
-            // It was in the main queue once, and was not used there: that it comes back does not make it
-            // better.
+            // It was not used in the main queue: that it comes back does not make it better.
             EvictedFrom::Main => (SegmentQueue::Small, false),
             EvictedFrom::Small | EvictedFrom::Blind(_) => (SegmentQueue::Main, true),
         }

@@ -29,6 +29,17 @@ impl Place {
     pub(crate) fn is_outside(self) -> bool {
         self == Self::Outside
     }
+
+    /// That of the items of a class, or of those whose values are outside the log.
+    pub(crate) fn of(class: u8, is_outside: bool) -> Self {
+        if is_outside {
+            Self::Outside
+        } else if class.is_multiple_of(Self::IN_LOG as u8) {
+            Self::Short
+        } else {
+            Self::Long
+        }
+    }
 }
 
 /// Bytes from which items are long. With 1,024 values of 1,000 bytes are on both sides: a row of the table of
@@ -40,11 +51,6 @@ const OCTAVES: u32 = 22;
 /// Classes of all shares, with this many TTL classes each.
 pub(super) fn count(ttl_classes: u8, shares: u8) -> usize {
     usize::from(ttl_classes) * usize::from(shares) * Place::IN_LOG
-}
-
-/// The place of the items of a class.
-pub(super) fn place_of(class: u8) -> Place {
-    if class.is_multiple_of(Place::IN_LOG as u8) { Place::Short } else { Place::Long }
 }
 
 impl Log {

@@ -55,7 +55,7 @@ fn a_class_is_of_one_share_and_one_place() {
             for (bytes, place) in [(511, short), (512, Place::Long)] {
                 let classes = ends.map(|dead_at| log.class(share, 0, dead_at, bytes));
                 for class in classes {
-                    assert_eq!((log.share_of(class), class::place_of(class)), (share, place));
+                    assert_eq!((log.share_of(class), Place::of(class, false)), (share, place));
                     assert!(log.classes_of(share).contains(&class));
                 }
                 assert!(classes.is_sorted() && Log::dies_later(classes[4], classes[3]));
