@@ -56,19 +56,24 @@ const REACH: f64 = 1.25;
 const LACKED: f64 = 0.03;
 /// Then the main queue's head goes before blind items already at this multiple of their age.
 const LACKED_BIAS: f64 = 0.85;
-/// Blind items are unread while they have fewer first reads than this share of those that are stored in the
-/// meantime, of which there are at least [`UNREAD_LEAST`].
+/// Blind items are unread once those of a share of the memory, [`UNREAD_RUN`], were stored one after the other
+/// with fewer first reads in the meantime than this share of them.
 const UNREAD: f64 = 0.2;
-/// See [`UNREAD`].
-const UNREAD_LEAST: f64 = 32.0;
+/// Items that are stored after which both counts are halved. Where reading begins, it should soon show.
+const STORED_WINDOW: f64 = 128.0;
+/// See [`UNREAD`]. With 0, 5 of 100 sessions were lost of those that begin when the memory is full; with a
+/// quarter, half of what is read was lost to a batch in its first minutes.
+const UNREAD_RUN: f64 = 0.1;
 /// Blind items are hopeless if their first reads are fewer than this share of those that are asked for too late,
 /// while the blind queue has more than [`HELD`] of all bytes: no memory would be enough for them.
 const READ_IN_TIME: f64 = 0.3;
 /// See [`READ_IN_TIME`].
 const HELD: f64 = 0.5;
 /// Blind items are also given up once those of this share of the memory were evicted for which clients ask, at
-/// ages that are far above that of any that is read: with the memory they have got, none was read later.
+/// ages that are far above that of any that is read, and no longer grow: the memory they have got has not helped.
 const PATIENCE: f64 = 0.5;
+/// They grow while they are this multiple of the highest before.
+const GROWS: f64 = 1.1;
 /// Ages above this multiple of that at which items are read are far above it.
 const FAR: f64 = 1.5;
 /// After so many times the memory of evicted blind items these are no longer given up: the first time, doubling
@@ -141,6 +146,8 @@ pub(crate) struct QueueNotes {
 struct BlindNotes {
     /// The age in ticks at which they are read, once or twice, at most; infinite until one was read or evicted.
     reach: f64,
+    /// The same, but it takes the eviction of the whole memory to halve.
+    furthest: f64,
     /// How many were evicted.
     gone: f64,
     /// Of these, those that a client has asked for.
@@ -149,6 +156,8 @@ struct BlindNotes {
     read: f64,
     /// Bytes that were evicted in vain: see [`PATIENCE`].
     vain: f64,
+    /// The highest age of these.
+    vain_age: f64,
     /// Bytes to be evicted until they are no longer given up, as multiples of the memory.
     given_up: f64,
     /// The next value of `given_up`.
@@ -156,38 +165,55 @@ struct BlindNotes {
     /// How many were stored, and meanwhile read for the first time.
     stored: f64,
     stored_read: f64,
+    /// Bytes of those that are unread, as a share of the memory.
+    unread: f64,
 }
 
 impl BlindNotes {
     fn new() -> Self {
         Self {
             reach: f64::INFINITY,
+            furthest: 0.0,
             gone: 0.0,
             lacked: 0.0,
             read: 0.0,
             vain: 0.0,
+            vain_age: 0.0,
             given_up: 0.0,
             pause: GIVEN_UP.0,
             stored: 0.0,
             stored_read: 0.0,
+            unread: 0.0,
         }
     }
 
     /// Notes that bytes of this share of the memory were evicted at this age, in ticks, for which clients ask
     /// or not.
     fn evicted(&mut self, age: f64, share: f64, is_lacked: bool) {
-        let is_far = age > FAR * self.reach;
+        self.furthest *= 0.5_f64.powf(share);
         if self.given_up > 0.0 {
             self.given_up -= share;
-        } else if !is_far {
-            (self.vain, self.pause) = (0.0, GIVEN_UP.0);
+        } else if age <= FAR * self.furthest {
+            (self.vain, self.vain_age, self.pause) = (0.0, 0.0, GIVEN_UP.0);
+        } else if is_lacked && age > GROWS * self.vain_age {
+            (self.vain, self.vain_age) = (0.0, age);
         } else if is_lacked {
             self.vain += share;
             if self.vain > PATIENCE {
-                (self.vain, self.given_up) = (0.0, self.pause);
+                (self.vain, self.vain_age, self.given_up) = (0.0, 0.0, self.pause);
                 self.pause = (2.0 * self.pause).min(GIVEN_UP.1);
             }
         }
+    }
+
+    /// Notes that an item was stored whose bytes are this share of the memory.
+    fn stored(&mut self, share: f64) {
+        self.stored += 1.0;
+        if self.stored > STORED_WINDOW {
+            self.stored /= 2.0;
+            self.stored_read /= 2.0;
+        }
+        self.unread = if self.stored_read < UNREAD * self.stored { self.unread + share } else { 0.0 };
     }
 }
 
@@ -267,6 +293,7 @@ impl QueueNotes {
             blind.stored_read += 1.0;
         }
         let age = ticks(age);
+        blind.furthest = blind.furthest.max(age);
         blind.reach = if blind.reach.is_finite() { blind.reach.max(age) } else { age };
     }
 
@@ -279,17 +306,11 @@ impl QueueNotes {
         blind.reach = blind.reach.min(ticks(age)) * (1.0 - of_segment / 64.0);
     }
 
-    /// Notes that a blind item is stored. Where nothing is read between many of them, that says nothing: these
-    /// may all be read later.
-    pub(crate) fn stored_blind(&mut self, place: Place) {
-        if self.reads == std::mem::replace(&mut self.reads_before, self.reads) {
-            return;
-        }
-        let blind = &mut self.blind[place as usize];
-        blind.stored += 1.0;
-        if blind.stored > self.samples {
-            blind.stored /= 2.0;
-            blind.stored_read /= 2.0;
+    /// Notes that a blind item is stored whose bytes are this share of the memory. Where nothing is read between
+    /// many of them, that says nothing: these may all be read later.
+    pub(crate) fn stored_blind(&mut self, place: Place, of_memory: f64) {
+        if self.reads != std::mem::replace(&mut self.reads_before, self.reads) {
+            self.blind[place as usize].stored(of_memory * self.shards);
         }
     }
 
@@ -405,8 +426,7 @@ impl QueueNotes {
 
     /// Whether hardly any of the blind items is read, and clients do not ask for those that were evicted either.
     pub(crate) fn is_unread(&self, place: Place) -> bool {
-        let blind = &self.blind[place as usize];
-        blind.stored > UNREAD_LEAST && blind.stored_read < UNREAD * blind.stored && !self.is_lacked(place)
+        self.blind[place as usize].unread > UNREAD_RUN && !self.is_lacked(place)
     }
 
     /// Whether most of the memory is for the small queue, or most bytes of this store are in it and it has more

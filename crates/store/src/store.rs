@@ -476,7 +476,7 @@ impl Store {
     /// outside it, and whether the ghost queue has sent it there.
     fn queue_of_new(&mut self, hash: u64, place: Place, bytes: usize) -> (SegmentQueue, bool) {
         if self.misses.take(hash).is_none() {
-            self.policy.stored_blind(place);
+            self.policy.stored_blind(place, self.of_memory(bytes));
             return (SegmentQueue::Blind, false);
         }
         self.policy.count_fill(place.is_outside());

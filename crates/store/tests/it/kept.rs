@@ -386,7 +386,51 @@ fn popular_values_stay_beside_a_batch_that_is_only_written() {
                 }
             }
         }
-        assert!(hits * 100 >= gets * 87, "{hits} of {gets}, {shards} stores");
+        assert!(hits * 100 >= gets * 93, "{hits} of {gets}, {shards} stores");
+        for one in &stores {
+            one.store.verify();
+        }
+    }
+}
+
+/// Sessions are read once soon, and once more when no memory would be enough for all of them. Popular values do
+/// not make way for them in vain.
+#[test]
+fn popular_values_stay_beside_sessions_that_come_again_too_late() {
+    if cfg!(miri) {
+        return;
+    }
+    for shards in [1, 4] {
+        let memory = 4 * MEMORY;
+        let mut stores = One::several(memory, shards);
+        // 1.5 times the memory, and sessions of a seventh between writing and the first reading.
+        let keys = 3 * memory as u64 / 2 / 800;
+        let [soon, late] = [7, 1].map(|part| memory as u64 / 2_500 / part);
+        let of = |key: u64| mixed(key) as usize % shards;
+        let (mut hits, mut gets, mut sessions) = (0, 0, 0);
+        let count = 14 * keys;
+        for n in 0..count {
+            let key = skewed(mixed(mixed(n)), keys);
+            let hit = stores[of(key)].get(key);
+            if !hit {
+                stores[of(key)].put(key, 100 + mixed(key) as usize % 1_400);
+                make_wanted_room(&mut stores);
+            }
+            let is_later = n > count / 2;
+            (hits, gets) = (hits + u64::from(hit && is_later), gets + u64::from(is_later));
+            if n % 11 == 0 {
+                let number = n / 11;
+                stores[of(number)].put(SESSIONS + number, 1_000 + mixed(number) as usize % 3_000);
+                make_wanted_room(&mut stores);
+                let read = |gap: u64| number.checked_sub(gap * (90 + mixed(number) % 20) / 100);
+                for (gap, counts) in [(soon, is_later), (late, false)] {
+                    let hit = read(gap).is_some_and(|old| stores[of(old)].get(SESSIONS + old));
+                    sessions += u64::from(hit && counts);
+                }
+            }
+        }
+        assert!(hits * 100 >= gets * 70, "{hits} of {gets}, {shards} stores");
+        assert!(sessions * 1_000 >= gets / 11 * 985, "{sessions} of {}, {shards} stores", gets / 11);
         for one in &stores {
             one.store.verify();
         }
