@@ -178,7 +178,7 @@ impl Store {
         match queue {
             SegmentQueue::Small => ticks(head.age).log2(),
             SegmentQueue::Main => head.degree,
-            SegmentQueue::Blind => head.degree + self.policy.bias(head.place, head.age).log2(),
+            SegmentQueue::Blind => head.degree + self.policy.blind_bias(head.place, head.age).log2(),
         }
     }
 

@@ -394,7 +394,7 @@ fn popular_values_stay_beside_a_batch_that_is_only_written() {
 }
 
 /// Sessions are read once soon, and once more when no memory would be enough for all of them. Popular values do
-/// not make way for them in vain.
+/// not make way for them without a gain.
 #[test]
 fn popular_values_stay_beside_sessions_that_come_again_too_late() {
     if cfg!(miri) {
