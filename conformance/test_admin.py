@@ -268,7 +268,7 @@ def test_a_client_that_closes_its_sending_side_gets_its_page(start):
     """As `nc -N` does. Without a request, or with half of one, the connection just ends."""
     admin = Admin()
     start(*admin.options())
-    assert admin.ask("/healthz")[0] == 200
+    wait_until("it is ready", lambda: admin.ask("/readyz")[0] == 200)
     request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
     for sent, answered in [(request, True), (b"", False), (request[:20], False)] * 20:
         with socket.create_connection(("127.0.0.1", admin.port), timeout=60) as client:

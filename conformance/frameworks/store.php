@@ -123,21 +123,23 @@ class Symfony implements Cache
             })];
         }
         $items = $found = [];
-        foreach ($this->cache->getItems(array_map([self::class, 'name'], $keys)) as $item) {
-            $items[] = $item;
+        // Those that are there come first, whatever the order of the keys.
+        foreach ($this->cache->getItems(array_map([self::class, 'name'], $keys)) as $name => $item) {
+            $items[$name] = $item;
         }
         $missing = [];
-        foreach ($keys as $place => $key) {
-            if ($items[$place]->isHit()) {
-                $found[$key] = $items[$place]->get();
+        foreach ($keys as $key) {
+            $item = $items[self::name($key)];
+            if ($item->isHit()) {
+                $found[$key] = $item->get();
             } else {
-                $missing[$place] = $key;
+                $missing[] = $key;
             }
         }
         if ($missing) {
-            $new = $compute(array_values($missing));
-            foreach ($missing as $place => $key) {
-                $this->cache->saveDeferred($items[$place]->set($new[$key])->expiresAfter($ttl));
+            $new = $compute($missing);
+            foreach ($missing as $key) {
+                $this->cache->saveDeferred($items[self::name($key)]->set($new[$key])->expiresAfter($ttl));
             }
             $this->cache->commit();
             $found += $new;

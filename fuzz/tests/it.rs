@@ -1,13 +1,13 @@
 //! Each target reads random input for some seconds, from the same seed in each run.
 //!
-//! `FUZZ_SECONDS` (20) says how long. Inputs that reached new code are kept in `fuzz/corpus/TARGET`, those that failed in
+//! `FUZZ_SECONDS` (10) says how long. Inputs that reached new code are kept in `fuzz/corpus/TARGET`, those that failed in
 //! `fuzz/artifacts/TARGET`; `cargo xtask fuzz TARGET FILE` runs one again.
 
 use std::fs;
 use std::process::Command;
 
 fn fuzz(target: &str, program: &str, options: &[&str]) {
-    let seconds = std::env::var("FUZZ_SECONDS").unwrap_or_else(|_| "20".to_owned());
+    let seconds = std::env::var("FUZZ_SECONDS").unwrap_or_else(|_| "10".to_owned());
     let [corpus, artifacts] =
         ["corpus", "artifacts"].map(|name| format!("{}/{name}/{target}/", env!("CARGO_MANIFEST_DIR")));
     for directory in [&corpus, &artifacts] {

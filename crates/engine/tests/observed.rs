@@ -203,7 +203,7 @@ impl World {
     }
 }
 
-const HISTORIES: u64 = 6_000;
+const HISTORIES: u64 = 3_000;
 const STEPS: u64 = 150;
 
 /// Every request is answered, byte for byte, as by an engine without the rules that observe; and stored,

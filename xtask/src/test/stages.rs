@@ -100,7 +100,7 @@ macro_rules! pytest {
             env: &[("CATTLEGRID_BIN", "target/fast/cattlegrid")],
             ..step(&[
                 "python3", "python/tests/environments.py", $python, "-q", "-raR", "-n", "4", "--dist", "worksteal",
-                "--reruns", "2", $($argument),*
+                "--reruns", "2", "--rerun-show-tracebacks", $($argument),*
             ])
         }
     };
@@ -669,7 +669,7 @@ pub(super) const STAGES: &[Stage] = &[
     },
     Stage {
         name: "fuzz",
-        shows: "20 s of random input to each parser, the store, its trees, the herd, its rules, objects, states of scripts and connections",
+        shows: "10 s of random input to each parser, the store, its trees, the herd, its rules, objects, states of scripts and connections",
         minutes: 10,
         needs: &["sanitized"],
         directory: None,

@@ -742,7 +742,7 @@ fn clients_of_all_kinds() {
             let mut sim = Sim::new(seed);
             for step in 0..STEPS_PER_HISTORY {
                 sim.step();
-                if step % 16 == 0 {
+                if step % 64 == 0 {
                     sim.w.engine.verify();
                 }
             }

@@ -255,7 +255,8 @@ impl Decoder {
                 self.is_placed = true;
                 self.place = place.max(self.place);
                 self.open = None;
-                self.passed(&mut said);
+                // Passed with the description of the file, which follows: without it no other node could go on
+                // from this place.
             }
             BinlogEvent::Format { has_checksum, is_start } => {
                 self.has_checksum = has_checksum;
