@@ -100,7 +100,7 @@ macro_rules! pytest {
             env: &[("CATTLEGRID_BIN", "target/fast/cattlegrid")],
             ..step(&[
                 "python3", "python/tests/environments.py", $python, "-q", "-raR", "-n", "4", "--dist", "worksteal",
-                "--reruns", "2", "--rerun-show-tracebacks", $($argument),*
+                "--reruns", "2", $($argument),*
             ])
         }
     };
@@ -268,6 +268,8 @@ pub(super) const STAGES: &[Stage] = &[
             unless(OLD_PYTHON, &["target/python/newest/bin/mypy", "--config-file", "python/pyproject.toml"]),
             pytest!(
                 "newest",
+                // What the oldest does not know.
+                "--rerun-show-tracebacks",
                 // First, since they take longest.
                 "python/tests/packaging",
                 "python/tests/client",
@@ -288,7 +290,7 @@ pub(super) const STAGES: &[Stage] = &[
         memory_mib: 1500,
         steps: &[
             step(PYTHONS),
-            pytest!("newest", "python/tests/frameworks"),
+            pytest!("newest", "--rerun-show-tracebacks", "python/tests/frameworks"),
             pytest!("oldest", "python/tests/frameworks"),
         ],
     },
