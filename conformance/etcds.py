@@ -59,7 +59,12 @@ class Etcd:
             with contextlib.suppress(subprocess.CalledProcessError, subprocess.TimeoutExpired):
                 return self.ctl("get", "none", timeout=5) is not None
             return False
-        wait_until("etcd has a leader", works, 60)
+        try:
+            wait_until("etcd has a leader", works, 120)
+        except AssertionError as error:
+            said = {name: (self.directory / f"{name}.log").read_text(errors="replace")[-2000:] for name in self.names}
+            ended = {name: process.poll() for name, process in self.processes.items()}
+            raise AssertionError(f"{error}; ended: {ended}; {said}") from error
 
     def ctl(self, *arguments, timeout=20, endpoints=None):
         """The output of `etcdctl`."""
