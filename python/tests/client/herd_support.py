@@ -17,7 +17,7 @@ import pytest
 
 from cattlegrid.client import AsyncCache, Cache
 
-KINDS = ["memcached", "plain", "rules"]
+KINDS = os.environ.get("CATTLEGRID_TEST_SERVERS", "memcached plain rules").split()
 RULES = """
 [[rule]]
 match = "h:{id}"

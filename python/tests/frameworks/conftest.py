@@ -12,7 +12,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 import servers  # noqa: E402
 
-KINDS = ["memcached", "plain", "rules"]
+KINDS = os.environ.get("CATTLEGRID_TEST_SERVERS", "memcached plain rules").split()
 
 
 def started(kind, **more):

@@ -1,12 +1,15 @@
 """Servers for these tests: memcached, Cattlegrid without a rule file, and Cattlegrid with one."""
 
 import asyncio
+import os
 
 import pytest
 from namespace_kit import Rust, Several
 
+KINDS = os.environ.get("CATTLEGRID_TEST_SERVERS", "memcached plain rules").split()
 
-@pytest.fixture(params=["memcached", "plain", "rules"])
+
+@pytest.fixture(params=KINDS)
 def three(request):
     """Three servers of each kind."""
     several = Several(request.param, 3)
@@ -14,7 +17,7 @@ def three(request):
     several.stop()
 
 
-@pytest.fixture(params=["memcached", "plain", "rules"])
+@pytest.fixture(params=KINDS)
 def single(request):
     """One server of each kind."""
     several = Several(request.param, 1)
