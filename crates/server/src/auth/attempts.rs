@@ -22,9 +22,18 @@ pub(crate) const WINDOW_MS: u64 = 60_000;
 /// The most addresses that are remembered. Wrong logins of further addresses do not count.
 const ADDRESSES_MAX: usize = 65_536;
 
+/// Shortest time between two searches of a full table for addresses that no longer count, in milliseconds.
+const SWEEP_MS: u64 = 1000;
+
 /// Wrong logins by address.
 #[derive(Debug, Default)]
-pub(crate) struct Attempts(Mutex<HashMap<PeerKey, AttemptCount>>);
+pub(crate) struct Attempts(Mutex<AttemptTable>);
+
+#[derive(Debug, Default)]
+struct AttemptTable {
+    counts: HashMap<PeerKey, AttemptCount>,
+    swept_ms: u64,
+}
 
 #[derive(Debug, Clone, Copy)]
 struct AttemptCount {
@@ -42,27 +51,31 @@ impl Attempts {
     /// Whether a login of this client is checked.
     pub(crate) fn may_try(&self, peer: PeerKey, now_ms: u64) -> bool {
         let table = self.lock();
-        let tried = table.get(&key(peer));
+        let tried = table.counts.get(&key(peer));
         tried.is_none_or(|tried| tried.is_over(now_ms) || tried.count < ATTEMPTS_MAX)
     }
 
     /// Counts a wrong login.
     pub(crate) fn note_wrong(&self, peer: PeerKey, now_ms: u64) {
         let mut table = self.lock();
-        if table.len() >= ADDRESSES_MAX && !table.contains_key(&key(peer)) {
-            table.retain(|_, tried| !tried.is_over(now_ms));
-            if table.len() >= ADDRESSES_MAX {
+        let AttemptTable { counts, swept_ms } = &mut *table;
+        if counts.len() >= ADDRESSES_MAX && !counts.contains_key(&key(peer)) {
+            if now_ms >= *swept_ms + SWEEP_MS {
+                *swept_ms = now_ms;
+                counts.retain(|_, tried| !tried.is_over(now_ms));
+            }
+            if counts.len() >= ADDRESSES_MAX {
                 return;
             }
         }
-        let tried = table.entry(key(peer)).or_insert(AttemptCount { since_ms: now_ms, count: 0 });
+        let tried = counts.entry(key(peer)).or_insert(AttemptCount { since_ms: now_ms, count: 0 });
         if tried.is_over(now_ms) {
             *tried = AttemptCount { since_ms: now_ms, count: 0 };
         }
         tried.count = tried.count.saturating_add(1);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<PeerKey, AttemptCount>> {
+    fn lock(&self) -> MutexGuard<'_, AttemptTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -114,11 +127,11 @@ mod tests {
             (from..from + 70_000).for_each(|process| attempts.note_wrong(PeerKey::Process(process), now_ms));
         };
         fill(0, 0);
-        assert_eq!(attempts.lock().len(), ADDRESSES_MAX);
+        assert_eq!(attempts.lock().counts.len(), ADDRESSES_MAX);
         fill(100_000, WINDOW_MS);
-        assert!(attempts.lock().len() <= ADDRESSES_MAX);
+        assert!(attempts.lock().counts.len() <= ADDRESSES_MAX);
         assert!(
-            attempts.lock().contains_key(&PeerKey::Process(100_000)),
+            attempts.lock().counts.contains_key(&PeerKey::Process(100_000)),
             "those that are over have made room"
         );
     }
