@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::thread;
 use std::time::Duration;
 
 use cattlegrid_server::shape;
@@ -12,10 +13,13 @@ use super::observations::{OTHER, decoded};
 
 /// Longest time for reading a dump. A server is not harmed when its reader leaves.
 pub(super) const TIME_MAX: Duration = Duration::from_secs(10);
+const DUMP: &[u8] = b"lru_crawler metadump all\r\n";
 /// Most items that are read.
 const ITEMS_MAX: u64 = 5_000_000;
 /// Most shapes that are counted apart; further ones count as [`OTHER`].
 const SHAPES_MAX: usize = 10_000;
+/// Time until the next question while the server makes another client's dump.
+const BUSY_NAP: Duration = Duration::from_millis(100);
 /// Longest line in bytes.
 const LINE_MAX: u64 = 4096;
 
@@ -72,7 +76,7 @@ pub(super) fn read(
     let failed = |error: io::Error| problem_of(&server.address, &error);
     let end = nanos().saturating_add(u64::try_from(time_max.as_nanos()).unwrap_or(u64::MAX));
     let mut stream = server.connect().map_err(failed)?;
-    stream.write_all(b"lru_crawler metadump all\r\n").map_err(failed)?;
+    stream.write_all(DUMP).map_err(failed)?;
     stream.flush().map_err(failed)?;
     stream.limit(PATIENCE.min(time_max)).map_err(failed)?;
     let mut reader = BufReader::with_capacity(256 << 10, stream);
@@ -89,6 +93,13 @@ pub(super) fn read(
         match text.trim_end() {
             "END" => return Ok(DumpExtent::All),
             "" | "OK" => {}
+            // Servers make one dump at a time.
+            text if text.starts_with("BUSY ") && nanos() < end && !stops() => {
+                thread::park_timeout(BUSY_NAP);
+                reader.get_mut().write_all(DUMP).map_err(failed)?;
+                reader.get_mut().flush().map_err(failed)?;
+                continue;
+            }
             text => match DumpItem::parse(text) {
                 Some(item) => note(&item),
                 None => return Err(format!("the server answers `lru_crawler metadump all` with: {text}")),
