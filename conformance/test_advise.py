@@ -270,6 +270,25 @@ def test_what_is_stored_and_never_fetched(start, binary):
         [server.clean() for server in servers]
 
 
+def test_it_waits_for_the_dump_of_another_client(binary, start):
+    server = start()
+    with server.raw(60) as raw:
+        for n in range(0, 100_000, 1000):
+            raw.send(b"".join(b"set page:%d:%s 0 0 1 noreply\r\nx\r\n" % (number, b"k" * 100) for number in range(n, n + 1000)))
+        wait_until("all are stored", lambda: raw.stats()["curr_items"] == "100000")
+        # A reader that does not read: the dump does not end.
+        reader = socket.create_connection(("127.0.0.1", server.port), 60)
+        reader.sendall(b"lru_crawler metadump all\r\n")
+        assert reader.recv(1, socket.MSG_PEEK)
+        assert raw.ask(b"lru_crawler metadump all\r\n").startswith(b"BUSY")
+        watcher = begin(binary, server.address, "--seconds", "1")
+        time.sleep(3)
+        assert watcher.poll() is None, "it waits"
+        reader.close()
+        text, errors = watcher.communicate(timeout=60)
+    assert watcher.returncode == 0 and not errors and "# Stored: 100000 items" in text, (text, errors)
+
+
 def test_tls_logins_ipv6_and_unix_sockets(start, binary, open_dir):
     make_certificate(open_dir, issuer=make_certificate(open_dir, "ca-"))
     users, password, wrong = f"{open_dir}/users", f"{open_dir}/password", f"{open_dir}/wrong"

@@ -4,6 +4,8 @@ from 3.9 on that this machine has (python3.N on the PATH, or in ~/.pyenv). With 
     python3 python/tests/environments.py                      makes them, with what requirements.txt says; quick if they are there
     python3 python/tests/environments.py newest ARGUMENT ...  runs pytest with these arguments in `newest`
     python3 python/tests/environments.py oldest ARGUMENT ...  the same in `oldest`; nothing, if it is the same Python
+
+CATTLEGRID_TEST_SERVERS names the servers that most tests run over, of `memcached plain rules`; in `oldest` it is `memcached rules` without it.
 """
 
 import fcntl

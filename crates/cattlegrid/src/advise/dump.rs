@@ -13,6 +13,7 @@ use super::observations::{OTHER, decoded};
 
 /// Longest time for reading a dump. A server is not harmed when its reader leaves.
 pub(super) const TIME_MAX: Duration = Duration::from_secs(10);
+/// Asks for a dump.
 const DUMP: &[u8] = b"lru_crawler metadump all\r\n";
 /// Most items that are read.
 const ITEMS_MAX: u64 = 5_000_000;

@@ -299,8 +299,8 @@ fn twenty_reloads_in_a_row_end_in_the_last_program() {
 #[test]
 fn an_answer_that_arrives_during_a_stop_counts() {
     let program = Program::new();
-    let rules = program.rules("").replace("hold = \"60s\"", "hold = \"9s\"");
-    let server = start(&rules.replace("timeout = \"60s\"", "timeout = \"8s\"")).unwrap();
+    let rules = program.rules("").replace("hold = \"60s\"", "hold = \"3s\"");
+    let server = start(&rules.replace("timeout = \"60s\"", "timeout = \"2s\"")).unwrap();
     let get = |key: &str| {
         let mut client = server.connect().unwrap();
         client.send(format!("get {key}\r\n")).unwrap();
@@ -309,12 +309,12 @@ fn an_answer_that_arrives_during_a_stop_counts() {
     let value = |key: &str| format!("VALUE {key} 7 {}\r\nvalue of {key}\r\nEND\r\n", 9 + key.len());
     get("page:1").expect(&value("page:1"));
     let before = count(&server, "pages:jobs");
-    let key = "page:sleep-3";
+    let key = "page:sleep-1";
     let clients: Vec<_> = (0..8).map(|_| get(key)).collect();
     until("the job is at a worker", || count(&server, "pages:running") == 1);
     server.signal(Signal::SIGSTOP);
     // Longer than `hold`, and than the lease, which is a second longer than the timeout.
-    assert!(!comes_true(Duration::from_secs(12), || false));
+    assert!(!comes_true(Duration::from_secs(6), || false));
     server.signal(Signal::SIGCONT);
     for mut client in clients {
         client.expect(&value(key));
