@@ -311,7 +311,7 @@ fn an_answer_that_arrives_during_a_stop_counts() {
     let before = count(&server, "pages:jobs");
     let key = "page:sleep-1";
     let clients: Vec<_> = (0..8).map(|_| get(key)).collect();
-    until("the job is at a worker", || count(&server, "pages:running") == 1);
+    until("the job is at a worker", || count(&server, "pages:busy") == 1);
     server.signal(Signal::SIGSTOP);
     // Longer than `hold`, and than the lease, which is a second longer than the timeout.
     assert!(!comes_true(Duration::from_secs(6), || false));
