@@ -105,7 +105,11 @@ class Database:
         self.as_server("tee", "-a", self.data / "postgresql.conf", input=text.encode())
 
     def start(self):
-        self.run("pg_ctl", "-D", self.data, "-l", self.directory / "log", "-w", "-t", "60", "start")
+        log = self.directory / "log"
+        try:
+            self.run("pg_ctl", "-D", self.data, "-l", log, "-w", "-t", "60", "start")
+        except subprocess.CalledProcessError as error:
+            raise AssertionError(f"PostgreSQL does not start:\n{log.read_text()[-3000:]}") from error
         self.up = True
 
     def stop(self, mode="fast"):

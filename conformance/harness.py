@@ -4,8 +4,10 @@ A [`Server`] is one process, cattlegrid or memcached, on a port of its own; it i
 A [`Raw`] is a bare connection that sends bytes and reads replies up to a known end, with a deadline.
 """
 
+import errno
 import os
 import pathlib
+import random
 import re
 import resource
 import shlex
@@ -63,9 +65,17 @@ def allow_files(count):
 
 
 def free_port(family=socket.AF_INET, host="127.0.0.1"):
-    with socket.socket(family, socket.SOCK_STREAM) as s:
-        s.bind((host, 0))
-        return s.getsockname()[1]
+    """A port that nothing uses, of those that the system gives no connection by itself (Linux: from 32768 on): it is still
+    free when a server takes it."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 32_768)
+        with socket.socket(family) as own:
+            try:
+                own.bind((host, port))
+                return port
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
 
 
 def kind_of(binary):

@@ -180,7 +180,7 @@ def test_libmemcached_and_three_nodes(etcd, node):
 
 
 def test_one_cold_key_and_200_clients(etcd, node):
-    servers = [node(etcd) for _ in range(3)]
+    servers = [node(etcd, hold="10s") for _ in range(3)]
     together(servers)
     computed, values = [], []
 

@@ -13,7 +13,7 @@ import time
 
 import pytest
 from conftest import server_bin
-from harness import PROMPT, wait_until
+from harness import PROMPT, free_port, wait_until
 
 PASS_ON = """
 import os, sys
@@ -82,11 +82,6 @@ def listening(family=socket.AF_INET, address=("127.0.0.1", 0)):
     own.bind(address)
     own.listen()
     return own
-
-
-def free_port():
-    with listening() as own:
-        return own.getsockname()[1]
 
 
 def version(address, family=socket.AF_INET):

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import errno
 import functools
 import inspect
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -29,9 +31,17 @@ PATIENT = 20.0
 
 
 def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+    """A port that nothing uses, of those that the system gives no connection by itself (Linux: from 32768 on): it is still
+    free when a server takes it."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 32_768)
+        with socket.socket() as own:
+            try:
+                own.bind(("127.0.0.1", port))
+                return port
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
 
 
 def missing(what):

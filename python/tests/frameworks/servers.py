@@ -1,6 +1,8 @@
 """Servers for these tests: processes on a free port of the loopback address."""
 
+import errno
 import os
+import random
 import shutil
 import signal
 import socket
@@ -21,9 +23,17 @@ grace = "30s"
 
 
 def free_port():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
+    """A port that nothing uses, of those that the system gives no connection by itself (Linux: from 32768 on): it is still
+    free when a server takes it."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 32_768)
+        with socket.socket() as own:
+            try:
+                own.bind(("127.0.0.1", port))
+                return port
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
 
 
 def cattlegrid_binary():
