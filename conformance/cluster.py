@@ -48,7 +48,8 @@ class Shop:
     def __init__(self, ports, database):
         self.ports, self.database = ports, database
         self.stop, self.hits, self.computed, self.oldest = threading.Event(), 0, 0, 0.0
-        self.names = {user: ("name 0", 0.0) for user in range(1, USERS + 1)}
+        # The number in each user's name, and since when it is certainly in the row.
+        self.names = {user: (0, 0.0) for user in range(1, USERS + 1)}
 
     def client(self):
         servers = [("127.0.0.1", port) for port in self.ports]
@@ -64,7 +65,7 @@ class Shop:
             while not self.stop.is_set():
                 turn += 7
                 user, n = turn % USERS + 1, turn // USERS % PAGES
-                name, since = self.names[user]
+                number, since = self.names[user]
                 asked = time.monotonic()
                 page = client.get(f"page:{user}:{n}")
                 if page is None:
@@ -72,8 +73,8 @@ class Shop:
                     client.set(f"page:{user}:{n}", self.name(connection, user))
                 else:
                     self.hits += 1
-                    # Older than the row: for how long.
-                    if page.decode() != name and self.names[user] == (name, since):
+                    # Older than the row: for how long. It may be newer than what was noted of the row.
+                    if int(page.split()[1]) < number and self.names[user] == (number, since):
                         self.oldest = max(self.oldest, asked - since)
 
     def rename(self, pause):
@@ -84,7 +85,7 @@ class Shop:
                 number += 1
                 user = number % USERS + 1
                 connection.execute("UPDATE users SET name = %s WHERE id = %s", (f"name {number}", user))
-                self.names[user] = (f"name {number}", time.monotonic())
+                self.names[user] = (number, time.monotonic())
 
     def pages(self, user):
         client = self.client()
