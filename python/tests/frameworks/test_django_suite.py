@@ -68,7 +68,9 @@ def test_tests_of_django_pass(tests_of_django, server, environment, tmp_path):
     assert ran > 200, report[-3000:]
     # Those of culling, which memcached has not.
     assert not skipped or int(skipped.group(1)) <= 3, [line for line in report.splitlines() if "skipped" in line]
-    if failed:
+    for _ in range(3):
+        if not failed:
+            break
         # Some have timeouts of a second, which a busy machine exceeds.
-        again, still = run(tests_of_django, server, environment, tmp_path, [word for name in sorted(failed) for word in ("-k", name)])
-        assert not still, again[-6000:]
+        report, failed = run(tests_of_django, server, environment, tmp_path, [word for name in sorted(failed) for word in ("-k", name)])
+    assert not failed, report[-6000:]
