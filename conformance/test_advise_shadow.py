@@ -149,10 +149,17 @@ def test_what_a_rule_saves_is_seen_in_the_shadow(start, binary, open_dir):
         assert raw.get(b"item:3") == b"x" * 700
 
 
+def begin_and_see(binary, real, shadow):
+    """A watcher that already repeats what the watched server is told, until SIGINT comes."""
+    watcher = begin(binary, real.address, "--seconds", "120", "--shadow", shadow.address, "--no-dump")
+    with real.raw() as raw, shadow.raw() as own:
+        wait_until("the shadow is told", lambda: raw.set(b"begun", b"1") and own.get(b"begun") is not None, 60)
+    return watcher
+
+
 def test_keys_of_all_kinds_and_commands_that_change(start, binary):
     real, shadow = start(), start()
-    watcher = begin(binary, real.address, "--seconds", "2", "--shadow", shadow.address)
-    time.sleep(2.1)
+    watcher = begin_and_see(binary, real, shadow)
     with real.raw() as raw:
         long = b"k" * 250
         for key, size in ((long, 10), (b"a%25b", 20), ("schl\u00fcssel".encode(), 30)):
@@ -164,6 +171,9 @@ def test_keys_of_all_kinds_and_commands_that_change(start, binary):
         raw.ask(b"append a%25b 0 0 5\r\nvvvvv\r\n")
         raw.set(b"flushed", b"1")
         raw.set(b"big", b"v" * 900_000)
+    with shadow.raw() as raw:
+        wait_until("the last one is repeated", lambda: raw.get(b"big") is not None, 60)
+    watcher.send_signal(signal.SIGINT)
     watcher.communicate(timeout=60)
     with shadow.raw() as raw:
         sizes = [len(raw.get(key) or b"") for key in (long, b"a%25b", "schl\u00fcssel".encode(), b"big")]
@@ -207,8 +217,7 @@ def test_shadows_that_are_none(start, binary, open_dir):
 
 def test_a_shadow_that_goes(start, binary):
     real, shadow = start(), start()
-    watcher = begin(binary, real.address, "--seconds", "5", "--shadow", shadow.address)
-    time.sleep(2)
+    watcher = begin_and_see(binary, real, shadow)
     with real.raw() as raw:
         for n in range(400):
             raw.get(b"page:%d" % n)
