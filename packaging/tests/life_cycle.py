@@ -11,6 +11,7 @@ import os
 import pathlib
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -366,6 +367,10 @@ def main(packages):
         finally:
             if machine:
                 machine.close()
+            # mmdebstrap leaves them when it cannot go on, on a full disk for instance.
+            for own in ("proc", "sys", "dev"):
+                if os.path.ismount(path / own):
+                    subprocess.run(["umount", "--lazy", path / own], check=True)
     print(f"{passed} passed, 0 failed")
     print(f"in {time.monotonic() - began:.0f} s")
 
