@@ -22,7 +22,10 @@ pub(crate) fn quick(names: &[&str]) -> Result<(), String> {
     let packages = packages()?;
     let chosen = if names.is_empty() { changed(&packages)? } else { named(&packages, names)? };
     if chosen.is_empty() {
-        return Err("no file of a crate is changed; name one: cargo xtask quick engine".to_owned());
+        return Err("no file of a crate is changed since the last commit; name one: cargo xtask quick engine. A file that \
+                    concerns all crates (Cargo.toml, Cargo.lock, clippy.toml) is checked by: cargo xtask test --stage lints \
+                    --stage unit"
+            .to_owned());
     }
     let tested = with_dependants(&packages, &chosen);
     eprintln!("quick: {}; tests of {}", chosen.join(", "), tested.join(", "));
@@ -30,7 +33,9 @@ pub(crate) fn quick(names: &[&str]) -> Result<(), String> {
     ensure_nextest()?;
     let packages_of: Vec<&str> = chosen.iter().flat_map(|name| ["-p", name]).collect();
     timed("format", begin, &["fmt", "--check"], &packages_of)?;
-    let lints = [&packages_of[..], &["--", "-D", "warnings"]].concat();
+    // What the stage of this name checks.
+    let features: &[&str] = if chosen.contains(&"xtask") { &["--features", "xtask/documents"] } else { &[] };
+    let lints = [&packages_of[..], features, &["--", "-D", "warnings"]].concat();
     timed("lints", begin, &["clippy", "--quiet", "--locked", "--all-targets"], &lints)?;
     let mut tested = tested;
     if chosen.iter().all(|name| is_leaf(&packages, name)) {
@@ -126,7 +131,7 @@ pub(crate) fn packages() -> Result<Vec<Package>, String> {
     Ok(metadata.packages.into_iter().filter_map(below).collect())
 }
 
-/// The packages of these names, with or without `cattlegrid-`.
+/// The packages of these names, with or without `cattlegrid-`, each once.
 fn named<'a>(packages: &'a [Package], names: &[&str]) -> Result<Vec<&'a str>, String> {
     let all = || packages.iter().map(|package| package.name.as_str());
     let find = |name: &&str| {
@@ -136,14 +141,15 @@ fn named<'a>(packages: &'a [Package], names: &[&str]) -> Result<Vec<&'a str>, St
             format!("there is no crate {name}; there are {}", known.join(", "))
         })
     };
-    names.iter().map(find).collect()
+    let found: BTreeSet<&str> = names.iter().map(find).collect::<Result<_, _>>()?;
+    Ok(found.into_iter().collect())
 }
 
 /// The packages whose files differ from the last commit.
 fn changed(packages: &[Package]) -> Result<Vec<&str>, String> {
     let mut git = crate::command("git");
     let output = git
-        .args(["status", "--porcelain", "--untracked-files=all"])
+        .args(["status", "--porcelain", "-z", "--untracked-files=all"])
         .output()
         .map_err(|error| format!("git: {error}"))?;
     if !output.status.success() {
@@ -152,11 +158,25 @@ fn changed(packages: &[Package]) -> Result<Vec<&str>, String> {
     Ok(owners(packages, &String::from_utf8_lossy(&output.stdout)))
 }
 
-/// The packages that the files of `git status --porcelain` belong to.
+/// The packages that the files of `git status --porcelain -z` belong to; a file that was moved, those of both of
+/// its places.
 fn owners<'a>(packages: &'a [Package], status: &str) -> Vec<&'a str> {
-    let files: Vec<&str> = status.lines().filter_map(|line| line.get(3..)?.split(" -> ").last()).collect();
+    let files = files(status);
     let is_changed = |package: &&Package| files.iter().any(|file| file.starts_with(&package.folder));
     packages.iter().filter(is_changed).map(|package| package.name.as_str()).collect()
+}
+
+/// The paths of `git status --porcelain -z`: each behind its two letters and a blank, the one where a file was
+/// before it was moved as an entry without.
+fn files(status: &str) -> Vec<&str> {
+    let (mut files, mut entries) = (Vec::new(), status.split_terminator('\0'));
+    while let Some(entry) = entries.next() {
+        files.extend(entry.get(3..));
+        if entry.get(..2).is_some_and(|letters| letters.contains(['R', 'C'])) {
+            files.extend(entries.next());
+        }
+    }
+    files
 }
 
 /// These packages, and all of `crates/` that are built on them.
@@ -199,8 +219,8 @@ mod tests {
     #[test]
     fn crates_are_found_by_both_names() {
         let packages = packages().unwrap();
-        let both = named(&packages, &["engine", "cattlegrid-store", "cattlegrid", "xtask"]);
-        assert_eq!(both, Ok(vec!["cattlegrid-engine", "cattlegrid-store", "cattlegrid", "xtask"]));
+        let both = named(&packages, &["engine", "cattlegrid-store", "cattlegrid", "xtask", "store"]);
+        assert_eq!(both, Ok(vec!["cattlegrid", "cattlegrid-engine", "cattlegrid-store", "xtask"]));
         let error = named(&packages, &["motor"]).unwrap_err();
         assert!(
             error.starts_with("there is no crate motor; there are ") && error.contains(", engine, "),
@@ -211,10 +231,15 @@ mod tests {
     #[test]
     fn changed_files_name_their_crates() {
         let packages = packages().unwrap();
-        let status = " M crates/engine/src/lib.rs\nR  crates/herd/a.rs -> crates/store/a.rs\n?? docs/new.md\n M crates/enginex\n";
+        let status = " M crates/engine/src/lib.rs\0R  crates/store/a.rs\0crates/herd/a.rs\0?? docs/new.md\0 M crates/enginex\0\
+                      ?? crates/tags/\u{fc}/a -> b\0";
         let mut owners = owners(&packages, status);
         owners.sort_unstable();
-        assert_eq!(owners, ["cattlegrid-engine", "cattlegrid-store"]);
+        assert_eq!(owners, ["cattlegrid-engine", "cattlegrid-herd", "cattlegrid-store", "cattlegrid-tags"]);
+        assert_eq!(
+            files(status)[..4],
+            ["crates/engine/src/lib.rs", "crates/store/a.rs", "crates/herd/a.rs", "docs/new.md"]
+        );
     }
 
     #[test]

@@ -4,9 +4,13 @@
 //! `RERUN FILE::TEST` for each failure and `FAILED FILE::TEST` or, where a fixture failed, `ERROR FILE::TEST` if the last run
 //! failed, too; a stage's own step that is tried again writes `FLAKY COMMAND`.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::sync::LazyLock;
+
+use regex::Regex;
 
 /// The names in the log of a stage, sorted; none where it cannot be read.
 pub(super) fn find(log: &Path) -> Vec<String> {
@@ -15,6 +19,7 @@ pub(super) fn find(log: &Path) -> Vec<String> {
 
 fn names(log: &str) -> Vec<String> {
     let (mut flaky, mut failed) = (BTreeSet::new(), BTreeSet::new());
+    let log = plain(log);
     for line in log.lines() {
         if let Some(rest) = line.trim_start().strip_prefix("FLAKY ") {
             // Behind the duration and the number, where there are any.
@@ -29,6 +34,12 @@ fn names(log: &str) -> Vec<String> {
         }
     }
     flaky.difference(&failed).map(|name| (*name).to_owned()).collect()
+}
+
+/// Without colours, which the environment may ask for (`CARGO_TERM_COLOR`, `FORCE_COLOR`).
+fn plain(log: &str) -> Cow<'_, str> {
+    static COLOUR: LazyLock<Regex> = LazyLock::new(|| Regex::new("\x1b\\[[0-9;]*m").expect("it is valid"));
+    COLOUR.replace_all(log, "")
 }
 
 #[cfg(test)]
@@ -57,5 +68,8 @@ FLAKY target/fast/cattlegrid demo
         ];
         assert_eq!(names(log), expected);
         assert!(names("all is well\n").is_empty());
+        let coloured = "\x1b[33;1m   FLAKY 2/3\x1b[0m [   0.005s] (3/7) \x1b[35;1mcattlegrid-pool::it\x1b[0m basics::once\n\x1b[33mRERUN\x1b[0m \
+                        a.py::\x1b[1mtest_b\x1b[0m\n";
+        assert_eq!(names(coloured), ["a.py::test_b", "cattlegrid-pool::it basics::once"]);
     }
 }
