@@ -2,14 +2,13 @@
 
 import asyncio
 import contextlib
-import errno
 import functools
 import inspect
 import os
-import random
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -18,6 +17,9 @@ from pathlib import Path
 import pytest
 
 from cattlegrid.client import AsyncCache, Cache
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "frameworks"))
+from servers import free_port  # noqa: E402
 
 KINDS = os.environ.get("CATTLEGRID_TEST_SERVERS", "memcached plain rules").split()
 RULES = """
@@ -28,20 +30,6 @@ grace = "30s"
 """
 PATIENT = 20.0
 """Timeout of the clients of these tests, in seconds: the machine may be busy."""
-
-
-def free_port():
-    """A port that nothing uses, of those that the system gives no connection by itself (Linux: from 32768 on): it is still
-    free when a server takes it."""
-    while True:
-        port = random.SystemRandom().randrange(10_000, 32_768)
-        with socket.socket() as own:
-            try:
-                own.bind(("127.0.0.1", port))
-                return port
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE:
-                    raise
 
 
 def missing(what):

@@ -23,10 +23,10 @@ grace = "30s"
 
 
 def free_port():
-    """A port that nothing uses, of those that the system gives no connection by itself (Linux: from 32768 on): it is still
-    free when a server takes it."""
+    """A port that nothing uses, and that nothing takes before a server does: the system gives no connection one below 32768
+    by itself (Linux), and servers' usual ones are below 20000."""
     while True:
-        port = random.SystemRandom().randrange(10_000, 32_768)
+        port = random.SystemRandom().randrange(20_000, 32_768)
         with socket.socket() as own:
             try:
                 own.bind(("127.0.0.1", port))
