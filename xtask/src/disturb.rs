@@ -5,28 +5,27 @@
 //! loops take the processors, and processes that it has started are stopped at random for some milliseconds
 //! (SIGSTOP, then SIGCONT) or get a lower priority, for good. cargo and compilers are left alone.
 //!
-//! `--busy N`: busy loops for each processor, 2 without it. `--stopped N`: the part of the time, in percent,
-//! in which one process is stopped, 0 or 10 to 90, 30 without it. `--longest N`: the longest stop in
-//! milliseconds, 80 without it. `--seed N`: another order of victims and times; printed, since the same one
-//! makes a similar run.
-//!
 //! What is stopped already is left alone, so that a test may stop processes itself. A stop of a test's that
 //! comes within one from here ends with it: where that matters, give `--stopped 0`.
+//!
+//! A signal is passed on to the command. When the command has ended, or 20 s later, or at the second signal, what is
+//! left of its processes is ended.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::os::unix::process::CommandExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill, killpg};
+use clap::Args;
+use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rustix::process::setpriority_process;
 
-use crate::test::Stop;
+use crate::processes::{
+    CommandEnd, POLL, ProcessStat, RunningCommand, Stop, ancestors, now, pause, processes,
+};
 
-const USAGE: &str = "usage: cargo xtask disturb [--busy 0..=16] [--stopped 0|10..=90] [--longest 1..=2000] [--seed N] COMMAND...";
+/// How long the command has for its end after a signal, in which `cargo xtask test` ends its stages and says so.
+const GRACE: Duration = Duration::from_secs(20);
 
 /// Programs that are neither tests nor tested.
 const SPARED: [&str; 13] = [
@@ -45,18 +44,34 @@ const SPARED: [&str; 13] = [
     "nice",
 ];
 
-#[derive(Debug, PartialEq, Eq)]
-struct DisturbOptions {
+#[derive(Debug, Args)]
+pub(crate) struct DisturbOptions {
+    /// Busy loops for each processor, 0 to 16
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(0..=16))]
     busy: u64,
+    /// The part of the time, in percent, in which a process is stopped: 0, or 10 to 90
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = stopped)]
     stopped: u64,
-    longest_ms: u64,
-    seed: u64,
+    /// The longest stop in milliseconds, 1 to 2000
+    #[arg(long, value_name = "N", default_value_t = 80, value_parser = clap::value_parser!(u64).range(1..=2000))]
+    longest: u64,
+    /// The seed of victims and times, which is printed: the same one makes a similar run
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// The command
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<String>,
 }
 
-pub(crate) fn disturb(words: &[&str]) -> Result<(), String> {
-    let (options, command) = parse(words)?;
+fn stopped(text: &str) -> Result<u64, String> {
+    let percent = text.parse().ok().filter(|percent| *percent == 0 || (10..=90).contains(percent));
+    percent.ok_or_else(|| "not 0, nor 10 to 90".to_owned())
+}
+
+pub(crate) fn disturb(options: &DisturbOptions) -> Result<(), String> {
     let stop = Stop::on_signals()?;
-    eprintln!("disturb: seed {}", options.seed);
+    let seed = options.seed.unwrap_or_else(|| u64::from(std::process::id()));
+    eprintln!("disturb: seed {seed}");
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -67,126 +82,87 @@ pub(crate) fn disturb(words: &[&str]) -> Result<(), String> {
                 }
             });
         }
-        let ended = run(&options, command, &stop);
+        let ended = run(options, seed, &stop);
         done.store(true, Ordering::Relaxed);
         ended
     })
 }
 
-/// The options and the command that `words` give.
-fn parse<'a>(words: &'a [&'a str]) -> Result<(DisturbOptions, &'a [&'a str]), String> {
-    let mut options =
-        DisturbOptions { busy: 2, stopped: 30, longest_ms: 80, seed: u64::from(std::process::id()) };
-    let mut rest = words;
-    while let [name, value, after @ ..] = rest
-        && name.starts_with("--")
-    {
-        let (place, range) = match *name {
-            "--busy" => (&mut options.busy, 0..=16),
-            "--stopped" => (&mut options.stopped, 0..=90),
-            "--longest" => (&mut options.longest_ms, 1..=2000),
-            "--seed" => (&mut options.seed, 0..=u64::MAX),
-            _ => return Err(format!("{name}: {USAGE}")),
-        };
-        let is_valid =
-            |number: &u64| range.contains(number) && (*name != "--stopped" || !(1..10).contains(number));
-        *place = value.parse().ok().filter(is_valid).ok_or(format!("{name} {value}: {USAGE}"))?;
-        rest = after;
-    }
-    if rest.first().is_none_or(|word| word.starts_with("--")) {
-        Err(USAGE.to_owned())
-    } else {
-        Ok((options, rest))
-    }
-}
-
-/// Runs the command to its end, disturbing what it has started.
-fn run(options: &DisturbOptions, command: &[&str], stop: &Stop) -> Result<(), String> {
-    let line = command.join(" ");
+/// Runs the command to its end, disturbing what it has started, and ends what it leaves behind.
+fn run(options: &DisturbOptions, seed: u64, stop: &Stop) -> Result<(), String> {
+    let line = options.command.join(" ");
     let failed = |error: std::io::Error| format!("{line}: {error}");
-    let mut child =
-        crate::command(command[0]).args(&command[1..]).process_group(0).spawn().map_err(failed)?;
-    let group = i32::try_from(child.id()).expect("process ids are positive i32s");
-    let mut is_told = false;
-    let mut random = Random(options.seed.wrapping_mul(2).wrapping_add(1));
-    loop {
-        if let Some(status) = child.try_wait().map_err(failed)? {
-            return if status.success() { Ok(()) } else { Err(format!("{line}: {status}")) };
+    let mut command = crate::command(&options.command[0]);
+    let running = RunningCommand::start(command.args(&options.command[1..])).map_err(failed)?;
+    let mut random = Random(seed.wrapping_mul(2).wrapping_add(1));
+    let (ended, signal) = loop {
+        if let Some(ended) = running.wait(Duration::ZERO) {
+            break (Some(ended), None);
         }
-        if let Some(signal) = stop.signal() {
-            if !is_told {
-                // It fails only when the group is gone, as it should be.
-                let _gone = killpg(Pid::from_raw(group), signal);
-            }
-            is_told = true;
-            pause(10);
-            continue;
+        if let Some(signal) = stop.take() {
+            break (stopped_by(signal, &running, stop), Some(signal));
         }
-        let ms = 1 + random.below(options.longest_ms);
-        let victims = victims(group);
-        if let Some(victim) = random.choose(&victims) {
-            if random.below(4) == 0 {
-                let low = i32::try_from(random.below(20)).expect("it is below 20");
-                // Gone meanwhile.
-                let _gone = setpriority_process(rustix::process::Pid::from_raw(*victim), low);
-            }
-            if options.stopped > 0 {
-                let victim = Pid::from_raw(*victim);
-                let _gone = kill(victim, Signal::SIGSTOP);
-                pause(ms);
-                let _gone = kill(victim, Signal::SIGCONT);
-            }
+        disturb_one(options, running.group, &mut random);
+    };
+    let left = running.members();
+    if !left.is_empty() {
+        let names: Vec<String> = left.iter().map(|(pid, name)| format!("{name} ({pid})")).collect();
+        eprintln!("disturb: ending what the command has left behind: {}", names.join(", "));
+        running.end_members();
+    }
+    match (ended.or_else(|| running.wait(GRACE)), signal) {
+        (_, Some(signal)) => Err(format!("{line}: stopped by {signal}")),
+        (Some((status, _)), None) => {
+            let status = status.map_err(failed)?;
+            if status.success() { Ok(()) } else { Err(format!("{line}: {status}")) }
         }
-        pause(ms * (100 - options.stopped) / options.stopped.max(10)); // 0: only priorities
+        (None, None) => Err(format!("{line}: it was not seen to end")),
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "real processes are stopped for real time")]
-fn pause(ms: u64) {
-    thread::sleep(Duration::from_millis(ms));
+/// Passes a signal on and waits for the command's end, until its time is over or another signal comes.
+fn stopped_by(signal: Signal, running: &RunningCommand, stop: &Stop) -> Option<CommandEnd> {
+    running.signal(signal);
+    let begin = now();
+    loop {
+        let ended = running.wait(POLL);
+        if ended.is_some() || begin.elapsed() >= GRACE || stop.take().is_some() {
+            return ended;
+        }
+    }
+}
+
+/// Stops or slows one process, or only waits.
+fn disturb_one(options: &DisturbOptions, group: Pid, random: &mut Random) {
+    let ms = 1 + random.below(options.longest);
+    let victims = victims(group.as_raw());
+    if let Some(victim) = random.choose(&victims) {
+        if random.below(4) == 0 {
+            let low = i32::try_from(random.below(20)).expect("it is below 20");
+            // Gone meanwhile.
+            let _gone = setpriority_process(rustix::process::Pid::from_raw(*victim), low);
+        }
+        if options.stopped > 0 {
+            let victim = Pid::from_raw(*victim);
+            let _gone = kill(victim, Signal::SIGSTOP);
+            pause(Duration::from_millis(ms));
+            let _gone = kill(victim, Signal::SIGCONT);
+        }
+    }
+    pause(Duration::from_millis(ms * (100 - options.stopped) / options.stopped.max(10))); // 0: only priorities
 }
 
 /// The processes that descend from this one and are tests or are tested.
 fn victims(ancestor: i32) -> Vec<i32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let stat = |pid: i32| ProcessStat::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?);
-    let all: BTreeMap<i32, ProcessStat> = pids.filter_map(|pid| Some((pid, stat(pid)?))).collect();
-    let descends = |pid: &i32| {
-        let mut at = *pid;
-        // As deep as the table is large: processes may have changed while they were read.
-        (0..all.len()).any(|_| {
-            at = all.get(&at).map_or(0, |stat| stat.parent);
-            at == ancestor
-        })
-    };
+    let all = processes();
     let is_spared = |name: &str| {
         SPARED.contains(&name)
             || ["ld", "rust-lld", "build-script"].iter().any(|start| name.starts_with(start))
     };
+    let descends = |pid: i32| ancestors(&all, pid).any(|pid| pid == ancestor);
     let is_victim =
-        |pid: &i32, stat: &ProcessStat| !stat.is_stopped && !is_spared(&stat.name) && descends(pid);
-    all.iter().filter(|(pid, stat)| is_victim(pid, stat)).map(|(pid, _)| *pid).collect()
-}
-
-/// What `/proc/PID/stat` says of a process.
-#[derive(Debug, PartialEq, Eq)]
-struct ProcessStat {
-    /// The parent's process id.
-    parent: i32,
-    /// The program's name, which may have any characters.
-    name: String,
-    is_stopped: bool,
-}
-
-impl ProcessStat {
-    fn parse(stat: &str) -> Option<Self> {
-        let (before, after) = stat.rsplit_once(')')?;
-        let name = before.split_once('(')?.1.to_owned();
-        let mut words = after.split_whitespace();
-        let is_stopped = words.next()? == "T";
-        Some(Self { parent: words.next()?.parse().ok()?, name, is_stopped })
-    }
+        |(pid, stat): &(&i32, &ProcessStat)| !stat.is_stopped() && !is_spared(&stat.name) && descends(**pid);
+    all.iter().filter(is_victim).map(|(pid, _)| *pid).collect()
 }
 
 /// Numbers that only have to differ (xorshift64, Marsaglia 2003).
@@ -208,31 +184,38 @@ impl Random {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
 
-    #[test]
-    fn options_come_before_the_command() {
-        let (options, command) = parse(&["--stopped", "50", "--seed", "7", "sh", "-c", "true"]).unwrap();
-        assert_eq!(options, DisturbOptions { busy: 2, stopped: 50, longest_ms: 80, seed: 7 });
-        assert_eq!(command, ["sh", "-c", "true"]);
-        for wrong in [
-            &["--stopped", "91", "true"][..],
-            &["--stopped", "9", "true"],
-            &["--seed"],
-            &[],
-            &["--busy", "x", "true"],
-            &["--late", "1", "true"],
-        ] {
-            assert!(parse(wrong).is_err_and(|error| error.contains(USAGE)), "{wrong:?}");
-        }
+    #[derive(Debug, clap::Parser)]
+    struct Disturb {
+        #[command(flatten)]
+        options: DisturbOptions,
+    }
+
+    fn parse(words: &[&str]) -> Result<DisturbOptions, String> {
+        let words = ["disturb"].iter().chain(words);
+        Disturb::try_parse_from(words).map(|disturb| disturb.options).map_err(|error| error.to_string())
     }
 
     #[test]
-    fn names_of_programs_may_have_brackets_and_blanks() {
-        let stat = |is_stopped| Some(ProcessStat { parent: 7, name: "a) b".to_owned(), is_stopped });
-        assert_eq!(ProcessStat::parse("12 (a) b) S 7 12 12 0"), stat(false));
-        assert_eq!(ProcessStat::parse("12 (a) b) T 7 12 12 0"), stat(true));
-        assert_eq!(ProcessStat::parse("12"), None);
+    fn options_come_before_the_command() {
+        for command in [&["sh", "-c", "true"][..], &["--", "sh", "-c", "true"]] {
+            let options = parse(&[&["--stopped=50", "--seed", "7"], command].concat()).unwrap();
+            let DisturbOptions { busy, stopped, longest, seed, command } = options;
+            assert_eq!((busy, stopped, longest, seed), (2, 50, 80, Some(7)));
+            assert_eq!(command, ["sh", "-c", "true"]);
+        }
+        for (wrong, reason) in [
+            (&["--stopped", "91", "true"][..], "not 0, nor 10 to 90"),
+            (&["--stopped", "9", "true"], "not 0, nor 10 to 90"),
+            (&["--seed"], "a value is required"),
+            (&[], "required arguments were not provided"),
+            (&["--busy", "x", "true"], "invalid digit"),
+        ] {
+            assert!(parse(wrong).is_err_and(|error| error.contains(reason)), "{wrong:?}: {:?}", parse(wrong));
+        }
     }
 
     #[test]
@@ -259,12 +242,43 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
 
-        let options = DisturbOptions { busy: 0, stopped: 90, longest_ms: 5, seed: 1 };
-        assert_eq!(
-            run(&options, &["sh", "-c", "for n in 1 2 3 4 5 6 7 8 9; do sleep 0.01; done"], &Stop::default()),
-            Ok(())
+        let run = |script: &str| {
+            let options = parse(&["--busy=0", "--stopped=90", "--longest=5", "sh", "-c", script]).unwrap();
+            run(&options, 1, &Stop::default())
+        };
+        assert_eq!(run("for n in 1 2 3 4 5 6 7 8 9; do sleep 0.01; done"), Ok(()));
+        assert!(
+            run("sh -c 'sleep 0.1; exit 3'; exit $?").is_err_and(|error| error.ends_with("exit status: 3"))
         );
-        let failed = run(&options, &["sh", "-c", "sh -c 'sleep 0.1; exit 3'; exit $?"], &Stop::default());
-        assert!(failed.is_err_and(|error| error.ends_with("exit status: 3")));
+    }
+
+    /// What it has started in other sessions, too, and what heeds no SIGTERM.
+    #[test]
+    fn a_signal_ends_the_command_and_what_it_leaves_behind() {
+        let script = "setsid sh -c 'trap \"\" TERM INT; echo $$ > $0; while :; do sleep 0.1; done' $0 & wait";
+        let told = std::env::temp_dir().join(format!("xtask-disturb-{}", std::process::id()));
+        let path = told.display().to_string();
+        let options = parse(&["--busy=0", "--stopped=0", "sh", "-c", script, &path]).unwrap();
+        let stop = Stop::default();
+        let begin = now();
+        let pid = || std::fs::read_to_string(&told).ok().and_then(|text| text.trim().parse::<i32>().ok());
+        thread::scope(|scope| {
+            let running = scope.spawn(|| run(&options, 1, &stop));
+            while pid().is_none() {
+                assert!(begin.elapsed() < Duration::from_secs(30), "never began");
+                thread::yield_now();
+            }
+            stop.tell(Signal::SIGINT);
+            let ended = running.join().unwrap();
+            assert!(ended.is_err_and(|error| error.ends_with("stopped by SIGINT")));
+        });
+        let left = pid().unwrap();
+        std::fs::remove_file(&told).unwrap();
+        // One that is not waited for stays as an entry of the table.
+        let goes_on = || std::fs::read(format!("/proc/{left}/cmdline")).is_ok_and(|line| !line.is_empty());
+        while goes_on() {
+            assert!(begin.elapsed() < Duration::from_secs(60), "process {left} goes on");
+            thread::yield_now();
+        }
     }
 }

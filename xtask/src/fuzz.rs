@@ -9,7 +9,8 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+
+use crate::processes::succeed;
 
 /// Where everything with these flags is compiled, since nothing else can use it.
 pub(crate) const DIRECTORY: &str = "target/sanitized";
@@ -26,17 +27,9 @@ pub(crate) const FLAGS: &str = "-Zsanitizer=address -Cpasses=sancov-module -Cllv
     --cfg fuzzing";
 
 /// A target's name, and options of libFuzzer or files that are its input.
-pub(crate) fn fuzz(words: &[&str]) -> Result<(), String> {
-    match *words {
-        [target, ref options @ ..] if is_target(target) => {
-            build(target)?;
-            run(target, options)
-        }
-        _ => Err(format!(
-            "usage: cargo xtask fuzz TARGET [OPTION OF LIBFUZZER]... [INPUT]...; targets: {}",
-            targets().join(", ")
-        )),
-    }
+pub(crate) fn fuzz(target: &str, options: &[String]) -> Result<(), String> {
+    build(target)?;
+    run(target, options)
 }
 
 fn build(target: &str) -> Result<(), String> {
@@ -47,7 +40,7 @@ fn build(target: &str) -> Result<(), String> {
     succeed(&mut cargo, "cargo")
 }
 
-fn run(target: &str, options: &[&str]) -> Result<(), String> {
+fn run(target: &str, options: &[String]) -> Result<(), String> {
     let root = Path::new(crate::root());
     let [corpus, artifacts] = ["corpus", "artifacts"].map(|name| format!("fuzz/{name}/{target}/"));
     for directory in [&corpus, &artifacts] {
@@ -64,13 +57,14 @@ fn run(target: &str, options: &[&str]) -> Result<(), String> {
     succeed(&mut fuzzer, target)
 }
 
-fn succeed(command: &mut Command, name: &str) -> Result<(), String> {
-    let status = command.status().map_err(|error| format!("{name}: {error}"))?;
-    if status.success() { Ok(()) } else { Err(format!("{name}: {status}")) }
-}
-
-fn is_target(name: &str) -> bool {
-    targets().iter().any(|target| target == name)
+/// A target of this name.
+pub(crate) fn target(name: &str) -> Result<String, String> {
+    let all = targets();
+    if all.iter().any(|target| target == name) {
+        Ok(name.to_owned())
+    } else {
+        Err(format!("there are {}", all.join(", ")))
+    }
 }
 
 /// The names of all targets, by their files.
@@ -84,12 +78,9 @@ fn targets() -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn targets_are_known_by_name() {
-        assert!(is_target("store") && is_target("text"));
-        assert!(fuzz(&["stroe"]).is_err_and(|error| error.contains("script_state, store, text, tree")));
-        assert!(fuzz(&[]).is_err());
+        assert!(["store", "text"].iter().all(|name| super::target(name).is_ok()));
+        assert!(super::target("stroe").is_err_and(|error| error.contains("script_state, store, text, tree")));
     }
 }

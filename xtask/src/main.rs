@@ -1,4 +1,4 @@
-//! Commands for developers besides cargo's: see [`USAGE`].
+//! Commands for developers besides cargo's: see [`XtaskCommand`].
 
 #[cfg(feature = "documents")]
 mod docs;
@@ -18,9 +18,7 @@ mod docs {
     fn again(options: &[&str]) -> Result<(), String> {
         let mut cargo = crate::command("cargo");
         cargo.args(["run", "--quiet", "--locked", "--package", "xtask", "--features", "documents", "--"]);
-        let status = cargo.args(options).status();
-        let status = status.map_err(|error| format!("cargo: {error}"))?;
-        if status.success() { Ok(()) } else { Err(format!("with the feature documents: {status}")) }
+        crate::processes::succeed(cargo.args(options), "with the feature documents")
     }
 }
 #[cfg(test)]
@@ -28,6 +26,7 @@ mod architecture;
 mod disturb;
 mod fuzz;
 mod package;
+mod processes;
 mod quick;
 mod release;
 mod site;
@@ -36,32 +35,70 @@ mod words;
 
 use std::process::{Command, ExitCode, Stdio};
 
-const USAGE: &str = "usage: cargo xtask <command>
-  quick [CRATE]...                  after an edit: layout, lints and tests of these crates and of those that depend on them;
-                                    without a name, of the crates that git finds changed
-  test [--stage NAME]... [--list]   install what the tests need and run them all, or only these stages
-  fuzz TARGET [OPTION]...           random input for a target of fuzz/, with options of libFuzzer
-  disturb [OPTION]... COMMAND...    run a command while processes of it are stopped and slowed at random
-  docs [--check]                    write the generated documents, or say which are not current
-  site                              build the documentation as a site in target/site and check all links
-  words [PATH]...                   find phrases that are hard to read, in all tracked text or only there
-  package WHAT [OPTION]...         deb, musl, crates or sbom, in target/package
-  release                           build the optimised program, its symbols in a file beside it";
+use clap::Parser;
+
+/// Commands for developers besides cargo's
+#[derive(Debug, Parser)]
+#[command(name = "xtask", bin_name = "cargo xtask", max_term_width = 120)]
+enum XtaskCommand {
+    /// After an edit: layout, lints and tests of crates and of those that depend on them
+    Quick {
+        /// Names of crates, with or without `cattlegrid-`, or their folders; without any, the crates that git finds
+        /// changed since the last commit
+        #[arg(value_name = "CRATE")]
+        crates: Vec<String>,
+    },
+    /// Install what the tests need and run them all
+    Test(test::TestOptions),
+    /// Random input for a target of `fuzz/`, until it fails
+    Fuzz {
+        /// The name of a file of `fuzz/fuzz_targets`
+        #[arg(value_parser = fuzz::target)]
+        target: String,
+        /// Options of `libFuzzer`, and files that are its input
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTION")]
+        options: Vec<String>,
+    },
+    /// Run a command while its processes are stopped and slowed at random
+    Disturb(disturb::DisturbOptions),
+    /// Write the generated documents
+    Docs {
+        /// Write nothing; say which are not current
+        #[arg(long)]
+        check: bool,
+    },
+    /// Build the documentation as a site in target/site and check all links
+    Site,
+    /// Find phrases that are hard to read
+    Words {
+        /// Tracked files or folders; all without any
+        #[arg(value_name = "PATH")]
+        paths: Vec<String>,
+    },
+    /// Make a package in target/package
+    #[command(subcommand)]
+    Package(package::PackageKind),
+    /// Build the optimised program, its symbols in a file beside it
+    Release,
+}
 
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let done = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["quick", ref names @ ..] => quick::quick(names),
-        ["fuzz", ref words @ ..] => fuzz::fuzz(words),
-        ["disturb", ref words @ ..] => disturb::disturb(words),
-        ["package", ref words @ ..] => package::package(words),
-        ["release"] => release::release(),
-        ["docs"] => docs::write(),
-        ["docs", "--check"] => docs::check(),
-        ["site"] => site::build(),
-        ["words", ref paths @ ..] => words::check(paths),
-        ["test", ref options @ ..] => test::test(options),
-        _ => Err(USAGE.to_owned()),
+    let done = match XtaskCommand::parse() {
+        XtaskCommand::Quick { crates } => quick::quick(&crates),
+        XtaskCommand::Fuzz { target, options } => fuzz::fuzz(&target, &options),
+        XtaskCommand::Disturb(options) => disturb::disturb(&options),
+        XtaskCommand::Package(kind) => package::package(&kind),
+        XtaskCommand::Release => release::release(),
+        XtaskCommand::Docs { check: false } => docs::write(),
+        XtaskCommand::Docs { check: true } => docs::check(),
+        XtaskCommand::Site => site::build(),
+        XtaskCommand::Words { paths } => words::check(&paths),
+        // It has said what failed.
+        XtaskCommand::Test(options) => match test::test(&options) {
+            Ok(true) => Ok(()),
+            Ok(false) => return ExitCode::FAILURE,
+            Err(error) => Err(error),
+        },
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -72,12 +109,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// A command in the root of the repository, with no input and without what `cargo run` has told this program:
+/// A command in the root of the repository, with no input. Without what `cargo run` has told this program:
 /// build scripts that look at `CARGO_MANIFEST_DIR` or `CARGO_PKG_NAME` would be run again, and what depends
-/// on them be compiled again.
+/// on them be compiled again. And without another target folder than `target`, where tests and stages look for
+/// programs.
 fn command(program: &str) -> Command {
     let mut command = Command::new(program);
-    command.current_dir(root()).stdin(Stdio::null()).env_remove("CARGO_TARGET_DIR");
+    command.current_dir(root()).stdin(Stdio::null());
+    command.env_remove("CARGO_TARGET_DIR").env_remove("CARGO_BUILD_TARGET_DIR");
     let told = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     for name in told.filter(|name| name.starts_with("CARGO_MANIFEST_") || name.starts_with("CARGO_PKG_")) {
         command.env_remove(name);
@@ -88,4 +127,14 @@ fn command(program: &str) -> Command {
 /// The root of the repository.
 fn root() -> &'static str {
     concat!(env!("CARGO_MANIFEST_DIR"), "/..")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_commands_are_consistent() {
+        super::XtaskCommand::command().debug_assert();
+    }
 }

@@ -3,52 +3,58 @@
 mod sbom;
 
 use std::path::Path;
-use std::process::Command;
 
-/// The usage of `cargo xtask package`.
-const USAGE: &str = "usage: cargo xtask package <what>
-  deb [--no-build PROFILE] [--version VERSION]   the Debian package, in target/package; --no-build: of the program that this profile has built
-  musl                                           the program without shared libraries, in target/package
-  crates                                         what would be published of each public crate, as a trial
-  sbom                                           the bill of materials, CycloneDX, in target/package";
+use clap::Subcommand;
+
+use crate::processes::succeed;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PackageKind {
+    /// The Debian package
+    Deb {
+        /// Of the program that this profile has built, compressed little
+        #[arg(long, value_name = "PROFILE")]
+        no_build: Option<String>,
+        /// The version of the package; that of the program without it
+        #[arg(long, value_name = "VERSION")]
+        version: Option<String>,
+    },
+    /// The program without shared libraries
+    Musl,
+    /// What would be published of each public crate, as a trial
+    Crates,
+    /// The bill of materials, `CycloneDX`
+    Sbom,
+}
 
 /// Where packages are put, in the root of the repository.
 const DIRECTORY: &str = "target/package";
 
-/// Makes what `words` name.
-pub(crate) fn package(words: &[&str]) -> Result<(), String> {
+pub(crate) fn package(kind: &PackageKind) -> Result<(), String> {
     let directory = format!("{}/{DIRECTORY}", crate::root());
     std::fs::create_dir_all(&directory).map_err(|error| format!("{directory}: {error}"))?;
-    match words {
-        ["sbom"] => sbom::write(&format!("{directory}/cattlegrid.cdx.json")),
-        ["musl"] => musl(),
-        ["crates"] => crates(),
-        ["deb", options @ ..] => {
-            sbom::write(&format!("{directory}/cattlegrid.cdx.json"))?;
-            deb(options)
+    let write_bill = || sbom::write(&format!("{directory}/cattlegrid.cdx.json"));
+    match kind {
+        PackageKind::Sbom => write_bill(),
+        PackageKind::Musl => musl(),
+        PackageKind::Crates => crates(),
+        PackageKind::Deb { no_build, version } => {
+            write_bill()?;
+            deb(no_build.as_deref(), version.as_deref())
         }
-        _ => Err(USAGE.to_owned()),
     }
 }
 
-fn deb(mut options: &[&str]) -> Result<(), String> {
+fn deb(no_build: Option<&str>, version: Option<&str>) -> Result<(), String> {
     let mut cargo = crate::command("cargo");
     cargo.args(["deb", "--package", "cattlegrid", "--locked", "--output", DIRECTORY]);
-    loop {
-        options = match options {
-            [] => return run(cargo, "cargo deb (cargo install --locked cargo-deb)"),
-            ["--no-build", profile, rest @ ..] => {
-                // For tests: a package of a program that was not built for it is compressed little.
-                cargo.args(["--no-build", "--fast", "--profile", profile]);
-                rest
-            }
-            ["--version", version, rest @ ..] => {
-                cargo.args(["--deb-version", version]);
-                rest
-            }
-            _ => return Err(USAGE.to_owned()),
-        };
+    if let Some(profile) = no_build {
+        cargo.args(["--no-build", "--fast", "--profile", profile]);
     }
+    if let Some(version) = version {
+        cargo.args(["--deb-version", version]);
+    }
+    succeed(&mut cargo, "cargo deb (cargo install --locked cargo-deb)")
 }
 
 /// Crates of this repository that need each other: those that are not published yet are taken from here. They
@@ -56,7 +62,7 @@ fn deb(mut options: &[&str]) -> Result<(), String> {
 fn crates() -> Result<(), String> {
     let mut cargo = crate::command("cargo");
     cargo.args(["publish", "--workspace", "--dry-run", "--no-verify", "--locked", "--allow-dirty"]);
-    run(cargo, "cargo publish")
+    succeed(&mut cargo, "cargo publish")
 }
 
 const MUSL: &str = "x86_64-unknown-linux-musl";
@@ -66,8 +72,8 @@ const MUSL: &str = "x86_64-unknown-linux-musl";
 fn musl() -> Result<(), String> {
     let mut cargo = crate::command("cargo");
     cargo.args(["zigbuild", "--release", "--locked", "--package", "cattlegrid", "--target", MUSL]);
-    run(
-        cargo,
+    succeed(
+        &mut cargo,
         "cargo zigbuild (rustup target add x86_64-unknown-linux-musl; pip install ziglang; cargo install --locked cargo-zigbuild)",
     )?;
     let (built, name) =
@@ -76,9 +82,4 @@ fn musl() -> Result<(), String> {
     std::fs::copy(Path::new(&built), &copy).map_err(|error| format!("{copy}: {error}"))?;
     eprintln!("{DIRECTORY}/{name}");
     Ok(())
-}
-
-fn run(mut command: Command, what: &str) -> Result<(), String> {
-    let status = command.status().map_err(|error| format!("{what}: {error}"))?;
-    if status.success() { Ok(()) } else { Err(format!("{what}: {status}")) }
 }

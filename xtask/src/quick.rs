@@ -2,12 +2,11 @@
 //!
 //! Layout and clippy of the crates, then their tests and those of the crates that are built on them, without
 //! exhaustive orders and long histories (the profile `quick` of `.config/nextest.toml`). Without a name, the
-//! crates are those that git finds changed. A leaf's own tests come first: they are compiled in seconds, and
-//! what is built on it takes longer.
+//! crates are those that git finds changed. The own tests of leaves come first: they are compiled in seconds, and
+//! what is built on them takes longer.
 //!
 //! The tests of dependants are compiled with the features of `cargo xtask test`, so that each finds what the
-//! other has compiled. `fuzz/draw.rs` and fuzz targets are also modules of other crates' tests: name those
-//! crates after an edit there.
+//! other has compiled. A file of `fuzz/` that tests of other crates have as a module concerns those crates, too.
 
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
@@ -15,10 +14,12 @@ use std::time::Instant;
 
 use serde::Deserialize;
 
+use crate::processes::{now, succeed};
+
 /// Steps of the engine's simulation: about two seconds.
 const SIM_STEPS: &str = "200000";
 
-pub(crate) fn quick(names: &[&str]) -> Result<(), String> {
+pub(crate) fn quick(names: &[String]) -> Result<(), String> {
     let packages = packages()?;
     let chosen = if names.is_empty() { changed(&packages)? } else { named(&packages, names)? };
     if chosen.is_empty() {
@@ -29,7 +30,7 @@ pub(crate) fn quick(names: &[&str]) -> Result<(), String> {
     }
     let tested = with_dependants(&packages, &chosen);
     eprintln!("quick: {}; tests of {}", chosen.join(", "), tested.join(", "));
-    let begin = crate::test::now();
+    let begin = now();
     ensure_nextest()?;
     let packages_of: Vec<&str> = chosen.iter().flat_map(|name| ["-p", name]).collect();
     timed("format", begin, &["fmt", "--check"], &packages_of)?;
@@ -38,9 +39,11 @@ pub(crate) fn quick(names: &[&str]) -> Result<(), String> {
     let lints = [&packages_of[..], features, &["--", "-D", "warnings"]].concat();
     timed("lints", begin, &["clippy", "--quiet", "--locked", "--all-targets"], &lints)?;
     let mut tested = tested;
-    if chosen.iter().all(|name| is_leaf(&packages, name)) {
+    let leaves: Vec<&str> = chosen.iter().copied().filter(|name| is_leaf(&packages, name)).collect();
+    if !leaves.is_empty() {
+        let packages_of: Vec<&str> = leaves.iter().flat_map(|name| ["-p", name]).collect();
         timed("own tests", begin, TESTS, &packages_of)?;
-        tested.retain(|name| !chosen.contains(name));
+        tested.retain(|name| !leaves.contains(name));
     }
     if tested.is_empty() {
         return Ok(());
@@ -65,13 +68,11 @@ fn cargo(words: &[&str]) -> Command {
 
 /// Runs a step of cargo and says how long it took, and everything so far.
 fn timed(step: &str, begin: Instant, words: &[&str], more: &[&str]) -> Result<(), String> {
-    let start = crate::test::now();
-    let status = cargo(&[words, more].concat()).env("SIM_STEPS", SIM_STEPS).status();
-    let status = status.map_err(|error| format!("{step}: {error}"))?;
+    let start = now();
+    let mut cargo = cargo(&[words, more].concat());
+    let done = succeed(cargo.env("SIM_STEPS", SIM_STEPS), step);
     let [took, all] = [start, begin].map(|since| since.elapsed().as_secs_f64());
-    if !status.success() {
-        return Err(format!("{step}: failed after {took:.1} s"));
-    }
+    done.map_err(|error| format!("{error}, after {took:.1} s"))?;
     eprintln!("quick: {step} {took:.1} s, {all:.1} s in all");
     Ok(())
 }
@@ -83,12 +84,7 @@ fn ensure_nextest() -> Result<(), String> {
         return Ok(());
     }
     eprintln!("quick: installing cargo-nextest, once");
-    let status = cargo(&["install", "--locked", "cargo-nextest"]).status();
-    if status.is_ok_and(|status| status.success()) {
-        Ok(())
-    } else {
-        Err("cargo-nextest cannot be installed: cargo install --locked cargo-nextest".to_owned())
-    }
+    succeed(&mut cargo(&["install", "--locked", "cargo-nextest"]), "cargo install --locked cargo-nextest")
 }
 
 /// A package of the workspace.
@@ -131,13 +127,18 @@ pub(crate) fn packages() -> Result<Vec<Package>, String> {
     Ok(metadata.packages.into_iter().filter_map(below).collect())
 }
 
-/// The packages of these names, with or without `cattlegrid-`, each once.
-fn named<'a>(packages: &'a [Package], names: &[&str]) -> Result<Vec<&'a str>, String> {
-    let all = || packages.iter().map(|package| package.name.as_str());
-    let find = |name: &&str| {
-        let full = format!("cattlegrid-{name}");
-        all().find(|package| package == name || *package == full).ok_or_else(|| {
-            let known: Vec<_> = all().map(|name| name.strip_prefix("cattlegrid-").unwrap_or(name)).collect();
+/// The packages of these names, with or without `cattlegrid-`, or of these folders, each once.
+fn named<'a>(packages: &'a [Package], names: &[String]) -> Result<Vec<&'a str>, String> {
+    let find = |given: &String| {
+        let name = given.trim_start_matches("./").trim_end_matches('/');
+        let (full, folder) = (format!("cattlegrid-{name}"), format!("{name}/"));
+        let is_meant =
+            |package: &&Package| package.name == name || package.name == full || package.folder == folder;
+        packages.iter().find(is_meant).map(|package| package.name.as_str()).ok_or_else(|| {
+            let names = packages.iter().map(|package| package.name.as_str());
+            let known: BTreeSet<&str> =
+                names.map(|name| name.strip_prefix("cattlegrid-").unwrap_or(name)).collect();
+            let known: Vec<&str> = known.into_iter().collect();
             format!("there is no crate {name}; there are {}", known.join(", "))
         })
     };
@@ -147,26 +148,31 @@ fn named<'a>(packages: &'a [Package], names: &[&str]) -> Result<Vec<&'a str>, St
 
 /// The packages whose files differ from the last commit.
 fn changed(packages: &[Package]) -> Result<Vec<&str>, String> {
-    let mut git = crate::command("git");
-    let output = git
-        .args(["status", "--porcelain", "-z", "--untracked-files=all"])
-        .output()
-        .map_err(|error| format!("git: {error}"))?;
-    if !output.status.success() {
-        return Err("git does not say what is changed; name a crate: cargo xtask quick engine".to_owned());
+    let status = git(&["status", "--porcelain", "-z", "--untracked-files=all"])?;
+    let status = status.ok_or("git does not say what is changed; name a crate: cargo xtask quick engine")?;
+    let mut files: Vec<String> = files(&status).into_iter().map(str::to_owned).collect();
+    let modules: Vec<String> =
+        files.iter().filter(|file| file.starts_with("fuzz/")).map(|file| format!("/{file}\"")).collect();
+    for module in modules {
+        let users = git(&["grep", "--files-with-matches", "-z", "--fixed-strings", &module, "--", "*.rs"])?;
+        files.extend(users.unwrap_or_default().split_terminator('\0').map(str::to_owned));
     }
-    Ok(owners(packages, &String::from_utf8_lossy(&output.stdout)))
+    Ok(owners(packages, &files))
 }
 
-/// The packages that the files of `git status --porcelain -z` belong to; a file that was moved, those of both of
-/// its places.
-fn owners<'a>(packages: &'a [Package], status: &str) -> Vec<&'a str> {
-    let files = files(status);
+/// What a command of git prints; None if it fails, or finds nothing.
+fn git(words: &[&str]) -> Result<Option<String>, String> {
+    let output = crate::command("git").args(words).output().map_err(|error| format!("git: {error}"))?;
+    Ok(output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned()))
+}
+
+/// The packages that these files belong to.
+fn owners<'a>(packages: &'a [Package], files: &[String]) -> Vec<&'a str> {
     let is_changed = |package: &&Package| files.iter().any(|file| file.starts_with(&package.folder));
     packages.iter().filter(is_changed).map(|package| package.name.as_str()).collect()
 }
 
-/// The paths of `git status --porcelain -z`: each behind its two letters and a blank, the one where a file was
+/// The paths of `git status --porcelain -z`, of a file that was moved both: each behind its two letters and a blank, the one where a file was
 /// before it was moved as an entry without.
 fn files(status: &str) -> Vec<&str> {
     let (mut files, mut entries) = (Vec::new(), status.split_terminator('\0'));
@@ -219,11 +225,23 @@ mod tests {
     #[test]
     fn crates_are_found_by_both_names() {
         let packages = packages().unwrap();
-        let both = named(&packages, &["engine", "cattlegrid-store", "cattlegrid", "xtask", "store"]);
-        assert_eq!(both, Ok(vec!["cattlegrid", "cattlegrid-engine", "cattlegrid-store", "xtask"]));
-        let error = named(&packages, &["motor"]).unwrap_err();
+        let named =
+            |names: &[&str]| named(&packages, &names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>());
+        let all =
+            ["engine", "cattlegrid-store", "cattlegrid", "xtask", "store", "crates/tags/", "./bench/store"];
+        let expected = [
+            "cattlegrid",
+            "cattlegrid-engine",
+            "cattlegrid-store",
+            "cattlegrid-store-bench",
+            "cattlegrid-tags",
+            "xtask",
+        ];
+        assert_eq!(named(&all), Ok(expected.to_vec()));
+        let error = named(&["motor"]).unwrap_err();
         assert!(
-            error.starts_with("there is no crate motor; there are ") && error.contains(", engine, "),
+            error.starts_with("there is no crate motor; there are cattlegrid, client, ")
+                && error.contains(", engine, "),
             "{error}"
         );
     }
@@ -233,13 +251,14 @@ mod tests {
         let packages = packages().unwrap();
         let status = " M crates/engine/src/lib.rs\0R  crates/store/a.rs\0crates/herd/a.rs\0?? docs/new.md\0 M crates/enginex\0\
                       ?? crates/tags/\u{fc}/a -> b\0";
-        let mut owners = owners(&packages, status);
-        owners.sort_unstable();
-        assert_eq!(owners, ["cattlegrid-engine", "cattlegrid-herd", "cattlegrid-store", "cattlegrid-tags"]);
+        let files: Vec<String> = files(status).into_iter().map(str::to_owned).collect();
         assert_eq!(
-            files(status)[..4],
+            files[..4],
             ["crates/engine/src/lib.rs", "crates/store/a.rs", "crates/herd/a.rs", "docs/new.md"]
         );
+        let mut owners = owners(&packages, &files);
+        owners.sort_unstable();
+        assert_eq!(owners, ["cattlegrid-engine", "cattlegrid-herd", "cattlegrid-store", "cattlegrid-tags"]);
     }
 
     #[test]

@@ -6,7 +6,8 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+
+use crate::processes::succeed;
 
 const PROGRAM: &str = "target/release/cattlegrid";
 const SYMBOLS: &str = "target/release/cattlegrid.debug";
@@ -16,12 +17,12 @@ pub(crate) fn release() -> Result<(), String> {
     let mut cargo = crate::command("cargo");
     cargo.args(["build", "--release", "--locked", "-p", "cattlegrid"]);
     cargo.env("CARGO_PROFILE_RELEASE_DEBUG", "line-tables-only").env("CARGO_PROFILE_RELEASE_STRIP", "none");
-    succeed(&mut cargo)?;
+    succeed(&mut cargo, "cargo")?;
     // Cargo's own copy of the program is a link to the same file, and stays as it is.
-    succeed(crate::command("objcopy").args(["--only-keep-debug", PROGRAM, SYMBOLS]))?;
+    succeed(crate::command("objcopy").args(["--only-keep-debug", PROGRAM, SYMBOLS]), "objcopy")?;
     let stripped = format!("{PROGRAM}.stripped");
     let link = format!("--add-gnu-debuglink={SYMBOLS}");
-    succeed(crate::command("objcopy").args(["--strip-debug", &link, PROGRAM, &stripped]))?;
+    succeed(crate::command("objcopy").args(["--strip-debug", &link, PROGRAM, &stripped]), "objcopy")?;
     let [program, stripped] = [PROGRAM, stripped.as_str()].map(|path| Path::new(crate::root()).join(path));
     fs::rename(&stripped, &program).map_err(|error| format!("{PROGRAM}: {error}"))?;
     for path in [PROGRAM, SYMBOLS] {
@@ -30,10 +31,4 @@ pub(crate) fn release() -> Result<(), String> {
         eprintln!("{path}: {} KiB", bytes / 1024);
     }
     Ok(())
-}
-
-fn succeed(command: &mut Command) -> Result<(), String> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let status = command.status().map_err(|error| format!("{name}: {error}"))?;
-    if status.success() { Ok(()) } else { Err(format!("{name}: {status}")) }
 }

@@ -16,6 +16,8 @@ use std::path::{Path, PathBuf};
 
 use regex::Regex;
 
+use crate::processes::succeed;
+
 /// Pages outside of `docs/` that come before its pages: title, path.
 const FIRST: &[(&str, &str)] = &[("Cattlegrid", "README.md")];
 
@@ -50,11 +52,8 @@ pub(crate) fn build() -> Result<(), String> {
     let site = root.join(SITE).canonicalize().unwrap_or_else(|_| root.join(SITE));
     let mut mdbook = crate::command(&mdbook());
     mdbook.arg("build").arg("--dest-dir").arg(&site).arg(&sources);
-    let status =
-        mdbook.status().map_err(|error| format!("mdbook: {error}; install it by `{}`", MDBOOK.join(" ")))?;
-    if !status.success() {
-        return Err(format!("mdbook: {status}"));
-    }
+    succeed(&mut mdbook, "mdbook")
+        .map_err(|error| format!("{error}; if it is missing: {}", MDBOOK.join(" ")))?;
     for folder in &folders {
         write(&site.join(folder).join("index.html"), &listing(&root.join(folder), folder)?)?;
     }

@@ -5,7 +5,7 @@
 //! * `schedule`: which stage may start now
 //! * `run`: one stage, its processes and its time
 //! * `memory`: what the machine has left
-//! * `flaky`: the tests of a stage that failed and passed when they were run again
+//! * `named`: the tests of a stage that failed, at once or for good
 //!
 //! Each stage runs on a thread of its own and writes to `target/test-logs/STAGE.log`. Its output is printed
 //! when it ends, in one piece. A stage that was asked for alone is printed as it goes. A failure does not end
@@ -16,12 +16,13 @@
 //! * A stage's output is in its log file as soon as it is written, so that it outlives this program.
 //! * No process of a stage is left when its time is over or this program was told to stop.
 
-mod flaky;
 mod memory;
+mod named;
 mod run;
 mod schedule;
 mod stages;
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -30,11 +31,14 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-pub(crate) use run::{Stop, now};
+use clap::Args;
+use named::NamedTests;
 use schedule::{Schedule, StageOutcome};
 #[cfg(test)]
 pub(crate) use stages::UNSAFE_CODE;
 use stages::{STAGES, Stage};
+
+use crate::processes::{Stop, now};
 
 /// How often the runner looks for a signal, for memory that became free, and for output to follow.
 const TICK: Duration = Duration::from_millis(200);
@@ -45,52 +49,55 @@ const BUDGET: &str = " (budget on two cores: 2400 s cold, 1500 s when everything
 /// How often it says what is running.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(60);
 
-/// Runs the stages that `options` name and those that they need, all without them.
-pub(crate) fn test(options: &[&str]) -> Result<(), String> {
-    if options == ["--list"] {
-        for stage in STAGES {
-            say(format_args!("{:<12} budget {:>2} min  {}", stage.name, stage.minutes, stage.shows));
+#[derive(Debug, Args)]
+pub(crate) struct TestOptions {
+    /// Only this stage of those that `--list` names, and what it needs; may be given more than once
+    #[arg(long = "stage", value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(names()), hide_possible_values = true)]
+    stages: Vec<String>,
+    /// Run nothing; name the stages
+    #[arg(long)]
+    list: bool,
+}
+
+fn names() -> impl Iterator<Item = &'static str> {
+    STAGES.iter().map(|stage| stage.name)
+}
+
+/// Runs the stages that `options` name and those that they need, all without them. Whether all passed.
+pub(crate) fn test(options: &TestOptions) -> Result<bool, String> {
+    let stages = select(&options.stages);
+    if options.list {
+        let width = width(&stages);
+        for stage in stages {
+            say(format_args!("{:<width$}  budget {:>2} min  {}", stage.name, stage.minutes, stage.shows));
         }
-        return Ok(());
+        return Ok(true);
     }
-    let stages = select(options)?;
-    let followed = if options.len() == 2 { Some(options[1]) } else { None };
+    let followed = if let [stage] = &options.stages[..] { Some(stage.as_str()) } else { None };
     let stop = Stop::on_signals()?;
     let logs = PathBuf::from(format!("{}/target/test-logs", crate::root()));
     fs::create_dir_all(&logs).map_err(|error| format!("{}: {error}", logs.display()))?;
     let schedule = Schedule::new(stages, memory::cores(), memory::available_mib());
     let out = &mut io::stdout();
     let run = TestRun::new(schedule, logs, stop, out, followed);
-    let failed = run.all(memory::available_mib);
-    if failed.is_empty() {
-        return Ok(());
-    }
-    let again: Vec<_> = failed.iter().map(|name| format!("--stage {name}")).collect();
-    Err(format!("failed; again: cargo xtask test {}", again.join(" ")))
+    Ok(run.all(memory::available_mib).is_empty())
 }
 
-/// The stages that `--stage NAME` (once or more) names with all that they need, in their order; all without
-/// it.
-fn select(options: &[&str]) -> Result<Vec<&'static Stage>, String> {
-    let mut names = Vec::new();
-    for pair in options.chunks(2) {
-        match *pair {
-            ["--stage", name] if STAGES.iter().any(|stage| stage.name == name) => names.push(name),
-            ["--stage", name] => {
-                let known: Vec<_> = STAGES.iter().map(|stage| stage.name).collect();
-                return Err(format!("there is no stage {name}; there are {}", known.join(", ")));
-            }
-            _ => return Err(crate::USAGE.to_owned()),
-        }
-    }
-    let is_all = names.is_empty();
+/// The stages of these names with all that they need, in their order; all without a name.
+fn select(named: &[String]) -> Vec<&'static Stage> {
+    let mut wanted: BTreeSet<&str> = named.iter().map(String::as_str).collect();
     // What a stage needs comes before it.
     for stage in STAGES.iter().rev() {
-        if names.contains(&stage.name) {
-            names.extend(stage.needs);
+        if wanted.contains(stage.name) {
+            wanted.extend(stage.needs);
         }
     }
-    Ok(STAGES.iter().filter(|stage| is_all || names.contains(&stage.name)).collect())
+    STAGES.iter().filter(|stage| named.is_empty() || wanted.contains(stage.name)).collect()
+}
+
+/// The length of the longest name.
+fn width(stages: &[&Stage]) -> usize {
+    stages.iter().map(|stage| stage.name.len()).max().unwrap_or(0)
 }
 
 /// One run of some stages.
@@ -114,7 +121,7 @@ struct StageTimes {
     took: Option<Duration>,
     /// Time of processors that its commands used, as far as they have waited for their children.
     cpu: Duration,
-    flaky: Vec<String>,
+    named: NamedTests,
     /// Open for reading, after what is printed already.
     unprinted: Option<File>,
 }
@@ -197,7 +204,7 @@ impl<'a, W: Write> TestRun<'a, W> {
             self.say(format_args!("\n== {name}: output"));
         }
         self.print_output(number);
-        self.times[number].flaky = flaky::find(&self.log_path(self.stage(number)));
+        self.times[number].named = NamedTests::find(&self.log_path(self.stage(number)));
         let took = self.times[number].begin.map_or(Duration::ZERO, |begin| begin.elapsed());
         self.times[number].took = Some(took);
         let seconds = took.as_secs();
@@ -237,13 +244,17 @@ impl<'a, W: Write> TestRun<'a, W> {
         }
     }
 
-    /// Prints the table of all stages and the last line.
+    /// Prints the table of all stages, the tests that failed, and the last line.
     fn summary(self, took: Duration) -> Vec<&'static str> {
         let Self { schedule, times, out, .. } = self;
         let (mut failed, mut passed) = (Vec::new(), 0);
+        let width = width(&schedule.outcomes().map(|(stage, _)| stage).collect::<Vec<_>>());
         say_to(
             out,
-            format_args!("\n{:<14} {:<8} {:>7} {:>7} {:>7}", "stage", "result", "budget", "seconds", "CPU"),
+            format_args!(
+                "\n{:<width$} {:<8} {:>7} {:>7} {:>7}",
+                "stage", "result", "budget", "seconds", "CPU"
+            ),
         );
         for ((stage, outcome), times) in schedule.outcomes().zip(&times) {
             let seconds = times.took.map_or_else(String::new, |took| format!("{:.1}", took.as_secs_f64()));
@@ -257,7 +268,7 @@ impl<'a, W: Write> TestRun<'a, W> {
             };
             let (budget, cpu) = (stage.minutes * 60, times.cpu.as_secs_f64());
             let line =
-                format!("{:<14} {result:<8} {budget:>7} {seconds:>7} {cpu:>7.1}  {reason}", stage.name);
+                format!("{:<width$} {result:<8} {budget:>7} {seconds:>7} {cpu:>7.1}  {reason}", stage.name);
             say_to(out, line.trim_end());
             if result == "passed" {
                 passed += 1;
@@ -265,16 +276,21 @@ impl<'a, W: Write> TestRun<'a, W> {
                 failed.push(stage.name);
             }
         }
-        let flaky = schedule.outcomes().zip(&times).flat_map(|((stage, _), times)| {
-            times.flaky.iter().map(|name| format!("flaky: {}: {name}", stage.name))
-        });
-        for (nth, line) in flaky.enumerate() {
-            let first = if nth == 0 {
-                "\nfailed, and passed when run again, which is a fault all the same:\n"
-            } else {
-                ""
-            };
-            say_to(out, format_args!("{first}{line}"));
+        let of_stages = || schedule.outcomes().map(|(stage, _)| stage.name).zip(&times);
+        let of = |of: fn(&NamedTests) -> &BTreeSet<String>| {
+            of_stages().flat_map(move |(stage, times)| {
+                of(&times.named).iter().map(move |name| format!("{stage}: {name}"))
+            })
+        };
+        say_all(out, "tests that failed:", of(|named| &named.failed));
+        say_all(
+            out,
+            "tests that failed, and passed when run again, which is a fault all the same:",
+            of(|named| &named.flaky),
+        );
+        if !failed.is_empty() {
+            let again: Vec<_> = failed.iter().map(|name| format!("--stage {name}")).collect();
+            say_to(out, format_args!("\nwhat failed, again: cargo xtask test {}", again.join(" ")));
         }
         let cpu: Duration = times.iter().map(|times| times.cpu).sum();
         let budget = if schedule.outcomes().count() == STAGES.len() { BUDGET } else { "" };
@@ -308,12 +324,23 @@ fn say(line: impl Display) {
     say_to(&mut io::stdout(), line);
 }
 
+/// Prints a title and these lines, if there are any.
+fn say_all(out: &mut impl Write, title: &str, lines: impl Iterator<Item = String>) {
+    for (nth, line) in lines.enumerate() {
+        if nth == 0 {
+            say_to(out, format_args!("\n{title}"));
+        }
+        say_to(out, format_args!("  {line}"));
+    }
+}
+
 fn say_to(out: &mut impl Write, line: impl Display) {
     let _unread = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
     use nix::sys::signal::Signal;
 
     use super::stages::{Step, step};
@@ -353,13 +380,26 @@ mod tests {
 
     #[test]
     fn stages_are_selected_by_name_with_what_they_need_and_keep_their_order() {
-        let names = |options: &[&str]| select(options).map(|s| s.iter().map(|s| s.name).collect::<Vec<_>>());
-        assert_eq!(names(&[]).map(|all| all.len()), Ok(STAGES.len()));
-        assert_eq!(names(&["--stage", "models", "--stage", "words"]), Ok(vec!["tools", "words", "models"]));
-        assert_eq!(names(&["--stage", "conformance-a-l"]), Ok(vec!["packages", "build", "conformance-a-l"]));
-        assert!(names(&["--stage", "units"]).is_err_and(|error| error.contains("unit, orders, lints, docs")));
-        assert!(names(&["--stage"]).is_err());
-        assert!(names(&["unit"]).is_err());
+        #[derive(Debug, clap::Parser)]
+        struct Test {
+            #[command(flatten)]
+            options: TestOptions,
+        }
+        let names = |options: &[&str]| {
+            let options = Test::try_parse_from(["test"].iter().chain(options)).map(|test| test.options);
+            options.map(|options| select(&options.stages).iter().map(|stage| stage.name).collect::<Vec<_>>())
+        };
+        assert_eq!(names(&[]).unwrap().len(), STAGES.len());
+        assert_eq!(names(&["--stage", "models", "--stage", "words"]).unwrap(), ["tools", "words", "models"]);
+        assert_eq!(names(&["--stage=conformance-a-l"]).unwrap(), ["packages", "build", "conformance-a-l"]);
+        for (wrong, reason) in [
+            (&["--stage", "units"][..], "unit, orders, lints, docs"),
+            (&["--stage"], "a value is required"),
+            (&["unit"], "unexpected argument 'unit'"),
+        ] {
+            let error = names(wrong).unwrap_err().to_string();
+            assert!(error.contains(reason), "{error}");
+        }
     }
 
     #[test]

@@ -29,7 +29,7 @@ const ALLOWED: &[(&str, &str)] = &[];
 ///
 /// Prints each phrase with file, line and advice. An error says how many there are, or why nothing could be
 /// checked.
-pub(crate) fn check(paths: &[&str]) -> Result<(), String> {
+pub(crate) fn check(paths: &[String]) -> Result<(), String> {
     let text = read(LIST)?;
     let list = PhraseList::parse(&text)?;
     let mut exceptions = Exceptions::new(ALLOWED);
@@ -167,7 +167,7 @@ fn bare(line: &str) -> (&str, &str) {
 }
 
 /// The tracked files under `paths` that are checked and not deleted, from the root of the repository.
-fn tracked(paths: &[&str]) -> Result<Vec<String>, String> {
+fn tracked(paths: &[String]) -> Result<Vec<String>, String> {
     let output = Command::new("git")
         .args(["ls-files", "-z", "--"])
         .args(paths)

@@ -1,70 +1,28 @@
 //! One stage: its commands, one after another, until the first that fails.
 //!
-//! A command runs in a process group of its own. The group is ended when the stage's time is used up or this
-//! program is told to stop. What a stage writes goes straight into its log file, so that nothing is lost when
+//! A command's processes are ended when the stage's time is used up or this program is told to stop. What a stage
+//! writes goes straight into its log file, so that nothing is lost when
 //! a run is cut off.
 //!
 //! # Invariants
-//! * When [`run`] returns because time is up or a signal came, no process of the stage's group is left.
+//! * When [`run`] returns because time is up or a signal came, no process of the stage is left.
 //! * A stage's log has each command in front of its output.
 
 use std::cell::Cell;
 use std::fmt::Display;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Write as _;
-use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, killpg};
-use nix::sys::wait::{Id, WaitPidFlag, waitid};
-use nix::unistd::Pid;
-use signal_hook::flag;
+use nix::sys::signal::Signal;
 
-use super::stages::{OVER, Stage, Step, StepCondition};
+use super::stages::{OVER, Stage, Step, StepCondition, XTASK};
+use crate::processes::{CommandEnd, POLL, RunningCommand, Stop, now};
 
 /// How long a [`StepCondition::Fetched`] may take: where packets are dropped, a connection attempt takes
 /// minutes.
 const FETCH_MOST: Duration = Duration::from_secs(60);
-
-/// How soon a running command notices a signal.
-const POLL: Duration = Duration::from_millis(50);
-
-/// How long a group has for its end after SIGTERM, and again after SIGKILL.
-const GRACE: Duration = Duration::from_secs(5);
-
-/// Whether this program was told to stop, and by which signal. Clones share it.
-#[derive(Clone, Default)]
-pub(crate) struct Stop(Arc<AtomicUsize>);
-
-impl Stop {
-    /// Takes over the signals that would end this program: its children must go first. Children have no
-    /// handler of their own and nothing blocked: they inherit the mask, and what is blocked in a test would
-    /// be in all that it starts.
-    pub(crate) fn on_signals() -> Result<Self, String> {
-        let stop = Self::default();
-        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-            flag::register_usize(signal as i32, Arc::clone(&stop.0), signal as usize)
-                .map_err(|error| format!("{signal} cannot be taken over: {error}"))?;
-        }
-        Ok(stop)
-    }
-
-    /// Tells every stage to stop, as a signal does.
-    #[cfg(test)]
-    pub(super) fn tell(&self, signal: Signal) {
-        self.0.store(signal as usize, Ordering::Relaxed);
-    }
-
-    /// The last signal that came.
-    pub(crate) fn signal(&self) -> Option<Signal> {
-        i32::try_from(self.0.load(Ordering::Relaxed)).ok().and_then(|number| Signal::try_from(number).ok())
-    }
-}
 
 /// Runs a stage; an error says which command failed and how. `log` is open for appending. Returns the time of
 /// processors that its commands used, too.
@@ -84,10 +42,6 @@ struct Runner<'a> {
     cpu: Cell<Duration>,
 }
 
-/// The prefix of the command of a stage that keeps processors busy. With it the stage has a third of the
-/// share of time of another one, so that tests beside it that wait for timers and sockets are not late.
-const YIELDING: &[&str] = &["nice", "-n", "5"];
-
 /// Why a command did not succeed.
 enum CommandFailure {
     /// The stage's exit status, or why there is none.
@@ -98,20 +52,6 @@ enum CommandFailure {
     Late,
 }
 
-/// How a command ended, and the time of processors that it used with all children that it waited for.
-type CommandEnd = (std::io::Result<ExitStatus>, Duration);
-
-/// That time, of the text of `/proc/PID/stat`: its own in user and kernel mode, and its children's.
-fn cpu(stat: &str) -> Option<Duration> {
-    // The fields behind the name, which may have any characters; the first of them has number 3.
-    let fields = stat.rsplit_once(')')?.1.split_whitespace();
-    let ticks = fields.skip(14 - 3).take(4).map(|field| field.parse::<u64>().ok()).sum::<Option<u64>>()?;
-    Some(Duration::from_millis(ticks * 1000 / TICKS_A_SECOND))
-}
-
-/// The unit of these times, the same on all machines that Linux runs on today (`USER_HZ`).
-const TICKS_A_SECOND: u64 = 100;
-
 impl Runner<'_> {
     /// Whether a step must be run; an error if this program is told to stop meanwhile.
     fn is_wanted(&self, step: &Step, end: Instant) -> Result<bool, String> {
@@ -121,7 +61,7 @@ impl Runner<'_> {
             StepCondition::Fetched { by, else_say } => {
                 let mut fetch = command(by);
                 fetch.stdout(Stdio::null()).stderr(Stdio::null());
-                match self.group(fetch, end.min(now() + FETCH_MOST)) {
+                match self.command(fetch, end.min(now() + FETCH_MOST)) {
                     Ok(()) => Ok(true),
                     Err(CommandFailure::Stopped(signal)) => {
                         Err(format!("{}: stopped by {signal}", by.join(" ")))
@@ -158,69 +98,46 @@ impl Runner<'_> {
         let env = env.concat();
         self.note(format_args!("$ {env}{line}"));
         let output = || self.log.try_clone().map_err(|error| format!("{line}: its log: {error}"));
-        let first = if self.yields { YIELDING } else { &[] };
-        let mut command = command(&[first, step.command].concat());
+        let mut command = command(step.command);
+        if self.yields {
+            command = yielding(&command);
+        }
         command.envs(step.env.iter().copied()).stdout(output()?).stderr(output()?);
-        self.group(command, end).map_err(|failure| match failure {
+        self.command(command, end).map_err(|failure| match failure {
             CommandFailure::Failed(reason) => format!("{line}: {reason}"),
             CommandFailure::Stopped(signal) => format!("{line}: stopped by {signal}"),
             CommandFailure::Late => format!("{line}: the stage's time is used up"),
         })
     }
 
-    /// Runs a command in a process group of its own, which is ended if the command has not ended by itself.
-    fn group(&self, mut command: Command, end: Instant) -> Result<(), CommandFailure> {
-        let mut child =
-            command.process_group(0).spawn().map_err(|error| CommandFailure::Failed(error.to_string()))?;
-        let group = Pid::from_raw(i32::try_from(child.id()).expect("process ids are positive i32s"));
-        let (told, ended) = mpsc::channel();
-        thread::spawn(move || {
-            // Read before the process is reaped: then it is gone.
-            let _ended = waitid(Id::Pid(group), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
-            let cpu = fs::read_to_string(format!("/proc/{group}/stat")).ok().and_then(|stat| cpu(&stat));
-            // The receiver has gone: this program is ending.
-            let _unheard = told.send((child.wait(), cpu.unwrap_or_default()));
-        });
-        let waited = self.wait(&ended, end).map(|(status, cpu)| {
-            self.cpu.set(self.cpu.get() + cpu);
-            status
-        });
-        let failure = match waited {
-            Ok(Ok(status)) if status.success() => return Ok(()),
-            Ok(Ok(status)) => return Err(CommandFailure::Failed(status.to_string())),
-            Ok(Err(error)) => return Err(CommandFailure::Failed(error.to_string())),
-            Err(failure) => failure,
-        };
-        for signal in [Signal::SIGTERM, Signal::SIGKILL] {
-            // It fails only when the group is gone, as it should be.
-            let _gone = killpg(group, signal);
-            if ended.recv_timeout(GRACE).is_ok() {
-                break;
-            }
-        }
-        // What its leader has left behind.
-        let _gone = killpg(group, Signal::SIGKILL);
-        Err(failure)
-    }
-
-    /// Waits for the end of a command, of its time, or for a signal.
-    fn wait(&self, ended: &Receiver<CommandEnd>, end: Instant) -> Result<CommandEnd, CommandFailure> {
+    /// Runs a command, whose processes are ended if it has not ended by itself.
+    fn command(&self, mut command: Command, end: Instant) -> Result<(), CommandFailure> {
+        let failed = |error: std::io::Error| CommandFailure::Failed(error.to_string());
+        let running = RunningCommand::start(&mut command).map_err(failed)?;
         loop {
             let left = end.saturating_duration_since(now());
-            match ended.recv_timeout(left.min(POLL)) {
-                Ok(ended) => return Ok(ended),
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(CommandFailure::Failed("it was not seen to end".to_owned()));
-                }
-                Err(RecvTimeoutError::Timeout) => {}
+            if let Some(ended) = running.wait(left.min(POLL)) {
+                return match self.counted(ended).map_err(failed)? {
+                    status if status.success() => Ok(()),
+                    status => Err(CommandFailure::Failed(status.to_string())),
+                };
             }
-            if let Some(signal) = self.stop.signal() {
-                return Err(CommandFailure::Stopped(signal));
+            let (signal, failure) = match self.stop.signal() {
+                Some(signal) => (signal, CommandFailure::Stopped(signal)),
+                None if left.is_zero() => (Signal::SIGTERM, CommandFailure::Late),
+                None => continue,
+            };
+            if let Some(ended) = running.end(signal) {
+                let _failed_anyway = self.counted(ended);
             }
-            if left.is_zero() {
-                return Err(CommandFailure::Late);
-            }
+            return Err(failure);
         }
+    }
+
+    /// How a command ended; its time of processors is added up.
+    fn counted(&self, (status, cpu): CommandEnd) -> std::io::Result<ExitStatus> {
+        self.cpu.set(self.cpu.get() + cpu);
+        status
     }
 
     /// A line of the stage's own in its log.
@@ -232,9 +149,27 @@ impl Runner<'_> {
 }
 
 fn command(words: &[&str]) -> Command {
-    let mut command = crate::command(words[0]);
+    let mut command = match words[0] {
+        XTASK => crate::command(&own_path()),
+        program => crate::command(program),
+    };
     command.args(&words[1..]);
     command
+}
+
+/// The command of a stage that keeps processors busy: with a third of the share of time of another one, so that
+/// tests beside it that wait for timers and sockets are not late.
+fn yielding(command: &Command) -> Command {
+    let mut nice = crate::command("nice");
+    nice.args(["-n", "5"]).arg(command.get_program()).args(command.get_args());
+    nice
+}
+
+/// The path of this program. Compiled anew meanwhile, another one has it.
+fn own_path() -> String {
+    let path = std::env::current_exe()
+        .map_or_else(|_| "target/debug/xtask".into(), |path| path.display().to_string());
+    path.strip_suffix(" (deleted)").map_or(path.clone(), str::to_owned)
 }
 
 fn succeeds(probe: &[&str]) -> bool {
@@ -242,15 +177,11 @@ fn succeeds(probe: &[&str]) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
-#[expect(clippy::disallowed_methods, reason = "a stage has a budget of real time")]
-pub(crate) fn now() -> Instant {
-    Instant::now()
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs::{self, OpenOptions};
     use std::path::{Path, PathBuf};
+    use std::thread;
 
     use super::super::stages::step;
     use super::*;
@@ -392,8 +323,6 @@ mod tests {
     fn times_of_processors_are_those_of_the_command_and_its_children() {
         const BUSY: &[Step] =
             &[step(&["sh", "-c", "sh -c 'n=0; while [ $n -lt 100000 ]; do n=$((n+1)); done'; true"])];
-        assert_eq!(cpu("7 (a) b) S 1 7 7 0 -1 0 0 0 0 0 100 20 3 1 20 0"), Some(Duration::from_millis(1240)));
-        assert_eq!(cpu("7 (a"), None);
         let log = Log::new("cpu");
         let (done, cpu) = run(&Stage { steps: BUSY, ..PLAIN }, &log.open(), &Stop::default());
         assert_eq!(done, Ok(()));

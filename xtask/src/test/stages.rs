@@ -134,8 +134,8 @@ macro_rules! conformance {
     };
 }
 
-/// This program, compiled by the command that started it.
-const XTASK: &str = "target/debug/xtask";
+/// Stands for this program in commands.
+pub(super) const XTASK: &str = "xtask";
 
 pub(super) const STAGES: &[Stage] = &[
     Stage {
