@@ -220,6 +220,8 @@ impl Package {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
@@ -285,5 +287,45 @@ mod tests {
         for name in ["engine", "server", "pool", "scripts"] {
             assert!(!is_leaf(&packages, &format!("cattlegrid-{name}")), "{name}");
         }
+    }
+    /// A name that is left out of the profile and exists no more would leave nothing out.
+    #[test]
+    fn the_tests_that_are_left_out_exist() {
+        let config: String =
+            std::fs::read_to_string(format!("{}/.config/nextest.toml", crate::root())).unwrap();
+        let filter = config.split("\"\"\"").nth(1).unwrap();
+        let packages = packages().unwrap();
+        let word = regex::Regex::new("[a-z_]{4,}").unwrap();
+        let mut count = 0;
+        for part in filter.split("package(=").skip(1) {
+            let (name, rest) = part.split_once(')').unwrap();
+            let package = packages.iter().find(|package| package.name == name).unwrap();
+            let sources = sources(&Path::new(crate::root()).join(&package.folder));
+            for word in word
+                .find_iter(rest.split('/').nth(1).unwrap())
+                .map(|word| word.as_str().trim_start_matches('_'))
+            {
+                let is_there = [format!("fn {word}"), format!("mod {word}"), format!("_{word}")]
+                    .iter()
+                    .any(|text| sources.contains(text));
+                assert!(is_there, "{name} has no test {word}");
+                count += 1;
+            }
+        }
+        assert!(count > 40, "{count}");
+    }
+
+    /// All code below a folder.
+    fn sources(folder: &Path) -> String {
+        let mut text = String::new();
+        for entry in std::fs::read_dir(folder).unwrap().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                text += &sources(&path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                text += &std::fs::read_to_string(&path).unwrap();
+            }
+        }
+        text
     }
 }
