@@ -274,7 +274,7 @@ mod tests {
         });
         let left = pid().unwrap();
         std::fs::remove_file(&told).unwrap();
-        // One that is not waited for stays as an entry of the table.
+        // A process that is not waited for stays as an entry of the table.
         let goes_on = || std::fs::read(format!("/proc/{left}/cmdline")).is_ok_and(|line| !line.is_empty());
         while goes_on() {
             assert!(begin.elapsed() < Duration::from_secs(60), "process {left} goes on");

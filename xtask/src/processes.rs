@@ -144,7 +144,7 @@ impl RunningCommand {
                     // Once each: a second SIGTERM means more than one to some programs. Gone meanwhile: well.
                     if signal == Signal::SIGKILL || !told.contains(&pid) {
                         let _gone = kill(Pid::from_raw(pid), signal);
-                        // One that is stopped heeds nothing else.
+                        // A stopped process heeds nothing else.
                         let _gone = kill(Pid::from_raw(pid), Signal::SIGCONT);
                         told.push(pid);
                     }
@@ -224,7 +224,7 @@ pub(crate) struct ProcessStat {
     pub(crate) parent: i32,
     /// The program's name, which may have any characters.
     pub(crate) name: String,
-    /// `T` for one that is stopped, `Z` for one that has ended and was not waited for.
+    /// `T`: stopped; `Z`: ended, and not waited for.
     state: char,
     /// When it was started, in ticks after the boot.
     started: u64,
@@ -293,7 +293,7 @@ mod tests {
         assert_eq!(ProcessStat::parse("12"), None);
     }
 
-    /// A command with a child in its group, a daemon in another session, and one that ignores SIGTERM there and has no
+    /// A command with a child in its group, a daemon in another session, and a shell that ignores SIGTERM there and has no
     /// environment.
     #[test]
     fn all_processes_of_a_command_are_ended() {

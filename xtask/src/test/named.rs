@@ -1,7 +1,7 @@
 //! The tests of a stage that failed, at once or for good, as its output names them.
 //!
 //! cargo-nextest prints a summary at its end, with `FLAKY 2/3 [   0.1s] (3/7) PACKAGE::PROGRAM TEST` for a test that passed when it
-//! was run again, and `TRY 3 FAIL [   0.1s] (3/7) PACKAGE::PROGRAM TEST` for one that did not, or with `ABRT`, `TMT` and others in
+//! was run again, and `TRY 3 FAIL [   0.1s] (3/7) PACKAGE::PROGRAM TEST` for a test that did not, or with `ABRT`, `TMT` and others in
 //! place of `FAIL`. pytest with pytest-rerunfailures prints `RERUN FILE::TEST` for each failure and `FAILED FILE::TEST` or, where a
 //! fixture failed, `ERROR FILE::TEST` if the last run failed, too. A stage's own step that is tried again writes `FLAKY COMMAND`.
 
