@@ -325,7 +325,7 @@ def test_connections_that_break_while_idle_are_made_anew(server, caches):
         ):
             work()
             relay.cut()
-            time.sleep(0.05)
+            time.sleep(0.5)  # in which the client's loop sees it
         assert cache.set("k", 2)
 
 

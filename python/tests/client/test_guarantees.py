@@ -160,15 +160,23 @@ def test_a_value_computed_before_a_delete(server, caches):
     assert told == [("h:deleted", "fenced")]
     assert other.peek("h:deleted") is None
 
-    # Longer than compute_time, by less than a second.
-    held = Held(caches(server), "h:long", "before", compute_time=1).begun()
-    fetches = caches(server)
-    token = fetches.fetch_or_compute("h:token", compute_timeout=1).token
-    other.delete_many(["h:long", "h:token"])
-    time.sleep(1.7)
-    assert not held.finish().stored
-    assert fetches.deliver(token, "before") is not None
-    assert other.peek("h:long") is None and other.peek("h:token") is None
+    # Longer than compute_time, by less than a second: that of the first try in which the machine lets it be so.
+    for turn in range(10):
+        long, token_key = f"h:long:{turn}", f"h:token:{turn}"
+        began = time.monotonic()
+        held = Held(caches(server), long, "before", compute_time=1).begun()
+        fetches = caches(server)
+        token = fetches.fetch_or_compute(token_key, compute_timeout=1).token
+        other.delete_many([long, token_key])
+        time.sleep(1.3)
+        stored = held.finish().stored
+        not_stored = fetches.deliver(token, "before")
+        if time.monotonic() - began < 2:
+            assert not stored
+            assert not_stored is not None
+            assert other.peek(long) is None and other.peek(token_key) is None
+            return
+    pytest.fail("it took more than 2 s each time")
 
 
 def test_the_same_beyond_the_time_of_the_lock(server, caches):

@@ -396,7 +396,7 @@ fn threads_share_the_count_of_breaches_and_nothing_else() {
     let text = "local T = {} function T.new() return {n = 0} end
         function T.run() while true do end end
         function T.add(self, n) self.n += tonumber(n) return self.n end return T";
-    let limits = Limits { time: Duration::from_millis(40), ..Limits::default() };
+    let limits = Limits { time: Duration::from_millis(200), ..Limits::default() };
     let scripts = Bench::with(text, &limits).scripts;
     let disabled: usize = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..8)
