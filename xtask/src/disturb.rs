@@ -13,16 +13,14 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rustix::process::setpriority_process;
 
-use crate::processes::{
-    CommandEnd, POLL, ProcessStat, RunningCommand, Stop, ancestors, now, pause, processes,
-};
+use crate::processes::{CommandEnd, POLL, ProcessStat, RunningCommand, Stop, now, pause};
 
 /// How long the command has for its end after a signal, in which `cargo xtask test` ends its stages and says so.
 const GRACE: Duration = Duration::from_secs(20);
@@ -58,8 +56,8 @@ pub(crate) struct DisturbOptions {
     /// The seed of victims and times, which is printed: the same one makes a similar run
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// The command
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    /// The command, run in the current directory, without input
+    #[arg(required = true, trailing_var_arg = true)]
     command: Vec<String>,
 }
 
@@ -93,20 +91,24 @@ fn run(options: &DisturbOptions, seed: u64, stop: &Stop) -> Result<(), String> {
     let line = options.command.join(" ");
     let failed = |error: std::io::Error| format!("{line}: {error}");
     let mut command = crate::command(&options.command[0]);
-    let running = RunningCommand::start(command.args(&options.command[1..])).map_err(failed)?;
+    command.args(&options.command[1..]).current_dir(std::env::current_dir().map_err(failed)?);
+    let running = RunningCommand::start(&mut command).map_err(failed)?;
     let mut random = Random(seed.wrapping_mul(2).wrapping_add(1));
+    let mut next = now();
     let (ended, signal) = loop {
-        if let Some(ended) = running.wait(Duration::ZERO) {
+        if let Some(ended) = running.wait(next.saturating_duration_since(now()).min(POLL)) {
             break (Some(ended), None);
         }
         if let Some(signal) = stop.take() {
             break (stopped_by(signal, &running, stop), Some(signal));
         }
-        disturb_one(options, running.group, &mut random);
+        if now() >= next {
+            next = disturb_one(options, &running, &mut random);
+        }
     };
     let left = running.members();
     if !left.is_empty() {
-        let names: Vec<String> = left.iter().map(|(pid, name)| format!("{name} ({pid})")).collect();
+        let names: Vec<String> = left.iter().map(|(pid, stat)| format!("{} ({pid})", stat.name)).collect();
         eprintln!("disturb: ending what the command has left behind: {}", names.join(", "));
         running.end_members();
     }
@@ -132,10 +134,11 @@ fn stopped_by(signal: Signal, running: &RunningCommand, stop: &Stop) -> Option<C
     }
 }
 
-/// Stops or slows one process, or only waits.
-fn disturb_one(options: &DisturbOptions, group: Pid, random: &mut Random) {
+/// Stops or slows one process. Returns when to do so again.
+fn disturb_one(options: &DisturbOptions, running: &RunningCommand, random: &mut Random) -> Instant {
     let ms = 1 + random.below(options.longest);
-    let victims = victims(group.as_raw());
+    let victims: Vec<i32> =
+        running.members().into_iter().filter(|(_, stat)| is_victim(stat)).map(|(pid, _)| pid).collect();
     if let Some(victim) = random.choose(&victims) {
         if random.below(4) == 0 {
             let low = i32::try_from(random.below(20)).expect("it is below 20");
@@ -149,20 +152,16 @@ fn disturb_one(options: &DisturbOptions, group: Pid, random: &mut Random) {
             let _gone = kill(victim, Signal::SIGCONT);
         }
     }
-    pause(Duration::from_millis(ms * (100 - options.stopped) / options.stopped.max(10))); // 0: only priorities
+    // With 0 there are only priorities.
+    let pause = (ms * (100 - options.stopped)).checked_div(options.stopped);
+    now() + Duration::from_millis(pause.unwrap_or(ms))
 }
 
-/// The processes that descend from this one and are tests or are tested.
-fn victims(ancestor: i32) -> Vec<i32> {
-    let all = processes();
-    let is_spared = |name: &str| {
-        SPARED.contains(&name)
-            || ["ld", "rust-lld", "build-script"].iter().any(|start| name.starts_with(start))
-    };
-    let descends = |pid: i32| ancestors(&all, pid).any(|pid| pid == ancestor);
-    let is_victim =
-        |(pid, stat): &(&i32, &ProcessStat)| !stat.is_stopped() && !is_spared(&stat.name) && descends(**pid);
-    all.iter().filter(is_victim).map(|(pid, _)| *pid).collect()
+/// Whether a process is a test or is tested, and not stopped.
+fn is_victim(process: &ProcessStat) -> bool {
+    let is_spared = SPARED.contains(&process.name.as_str())
+        || ["ld", "rust-lld", "build-script"].iter().any(|start| process.name.starts_with(start));
+    !process.is_stopped() && !is_spared
 }
 
 /// Numbers that only have to differ (xorshift64, Marsaglia 2003).
@@ -213,35 +212,24 @@ mod tests {
             (&["--seed"], "a value is required"),
             (&[], "required arguments were not provided"),
             (&["--busy", "x", "true"], "invalid digit"),
+            (&["--bus", "1", "true"], "unexpected argument '--bus'"),
         ] {
             assert!(parse(wrong).is_err_and(|error| error.contains(reason)), "{wrong:?}: {:?}", parse(wrong));
         }
     }
 
     #[test]
-    fn what_descends_is_found_and_a_disturbed_command_ends_as_it_would() {
-        let mut child = crate::command("sh")
-            .args(["-c", "sleep 60 & read line"])
-            .stdin(std::process::Stdio::piped())
-            .spawn()
-            .unwrap();
-        let own = i32::try_from(std::process::id()).unwrap();
-        let shell = i32::try_from(child.id()).unwrap();
-        while victims(shell).is_empty() {
-            thread::yield_now();
+    fn tests_and_their_servers_are_stopped_and_compilers_are_not() {
+        let stat = |name: &str, state| ProcessStat::of(name, state);
+        assert!(is_victim(&stat("cattlegrid", 'S')) && is_victim(&stat("it-0123456789abc", 'R')));
+        assert!(!is_victim(&stat("cattlegrid", 'T')), "stopped already");
+        for spared in ["rustc", "cargo", "ld.lld", "rust-lld", "build-script-bu", "xtask"] {
+            assert!(!is_victim(&stat(spared, 'R')), "{spared}");
         }
-        assert!(victims(own).contains(&shell));
-        let sleeper = victims(shell);
-        assert_eq!(sleeper.len(), 1);
-        kill(Pid::from_raw(shell), Signal::SIGSTOP).unwrap();
-        while victims(own).contains(&shell) {
-            thread::yield_now();
-        }
-        kill(Pid::from_raw(shell), Signal::SIGCONT).unwrap();
-        kill(Pid::from_raw(sleeper[0]), Signal::SIGKILL).unwrap();
-        child.kill().unwrap();
-        child.wait().unwrap();
+    }
 
+    #[test]
+    fn a_disturbed_command_ends_as_it_would() {
         let run = |script: &str| {
             let options = parse(&["--busy=0", "--stopped=90", "--longest=5", "sh", "-c", script]).unwrap();
             run(&options, 1, &Stop::default())

@@ -33,6 +33,7 @@ mod site;
 mod test;
 mod words;
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use clap::Parser;
@@ -43,7 +44,7 @@ use clap::Parser;
 enum XtaskCommand {
     /// After an edit: layout, lints and tests of crates and of those that depend on them
     Quick {
-        /// Names of crates, with or without `cattlegrid-`, or their folders; without any, the crates that git finds
+        /// Names of crates, with or without `cattlegrid-`, or paths in them; without any, the crates that git finds
         /// changed since the last commit
         #[arg(value_name = "CRATE")]
         crates: Vec<String>,
@@ -52,7 +53,7 @@ enum XtaskCommand {
     Test(test::TestOptions),
     /// Random input for a target of `fuzz/`, until it fails
     Fuzz {
-        /// The name of a file of `fuzz/fuzz_targets`
+        /// The name of a file of `fuzz/fuzz_targets`; a wrong one lists them
         #[arg(value_parser = fuzz::target)]
         target: String,
         /// Options of `libFuzzer`, and files that are its input
@@ -83,7 +84,12 @@ enum XtaskCommand {
 }
 
 fn main() -> ExitCode {
-    let done = match XtaskCommand::parse() {
+    let command = XtaskCommand::parse();
+    if let Err(message) = verify_clone() {
+        eprintln!("xtask: {message}");
+        return ExitCode::FAILURE;
+    }
+    let done = match command {
         XtaskCommand::Quick { crates } => quick::quick(&crates),
         XtaskCommand::Fuzz { target, options } => fuzz::fuzz(&target, &options),
         XtaskCommand::Disturb(options) => disturb::disturb(&options),
@@ -109,6 +115,21 @@ fn main() -> ExitCode {
     }
 }
 
+/// Cargo says at run time, too, where this program's sources are. With one target folder for several clones it runs the
+/// program of another one.
+fn verify_clone() -> Result<(), String> {
+    let compiled = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let Some(called) = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from) else { return Ok(()) };
+    if compiled.canonicalize().ok() == called.canonicalize().ok() {
+        return Ok(());
+    }
+    Err(format!(
+        "compiled for {}, and called in {}: unset CARGO_TARGET_DIR, which several clones share, or touch xtask/src/main.rs",
+        compiled.display(),
+        called.display()
+    ))
+}
+
 /// A command in the root of the repository, with no input. Without what `cargo run` has told this program:
 /// build scripts that look at `CARGO_MANIFEST_DIR` or `CARGO_PKG_NAME` would be run again, and what depends
 /// on them be compiled again. And without another target folder than `target`, where tests and stages look for
@@ -122,6 +143,12 @@ fn command(program: &str) -> Command {
         command.env_remove(name);
     }
     command
+}
+
+/// A path that exists, relative to the current directory, as one from the root of the repository; None: it is outside.
+fn from_root(path: &str) -> Option<PathBuf> {
+    let path = Path::new(path).canonicalize().ok()?;
+    Some(path.strip_prefix(Path::new(root()).canonicalize().ok()?).ok()?.to_owned())
 }
 
 /// The root of the repository.

@@ -54,7 +54,7 @@ fn deb(no_build: Option<&str>, version: Option<&str>) -> Result<(), String> {
     if let Some(version) = version {
         cargo.args(["--deb-version", version]);
     }
-    succeed(&mut cargo, "cargo deb (cargo install --locked cargo-deb)")
+    succeed(&mut cargo, "cargo deb (if it is missing: cargo install --locked cargo-deb)")
 }
 
 /// Crates of this repository that need each other: those that are not published yet are taken from here. They
@@ -74,7 +74,7 @@ fn musl() -> Result<(), String> {
     cargo.args(["zigbuild", "--release", "--locked", "--package", "cattlegrid", "--target", MUSL]);
     succeed(
         &mut cargo,
-        "cargo zigbuild (rustup target add x86_64-unknown-linux-musl; pip install ziglang; cargo install --locked cargo-zigbuild)",
+        "cargo zigbuild (if it is missing: rustup target add x86_64-unknown-linux-musl; pip install ziglang; cargo install --locked cargo-zigbuild)",
     )?;
     let (built, name) =
         (format!("{}/target/{MUSL}/release/cattlegrid", crate::root()), "cattlegrid-x86_64-musl");

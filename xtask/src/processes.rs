@@ -7,7 +7,8 @@
 //!
 //! # Invariants
 //! * After [`RunningCommand::end_members`] no process of the command is left, except one that the kernel does not let
-//!   go or that this program may not signal.
+//!   go, that this program may not signal, or that has cleared its environment and lost its parent before it was looked
+//!   for.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -75,7 +76,7 @@ pub(crate) type CommandEnd = (std::io::Result<ExitStatus>, Duration);
 /// A command that was started.
 pub(crate) struct RunningCommand {
     /// The process id of the command, which is that of its group.
-    pub(crate) group: Pid,
+    group: Pid,
     variable: String,
     ended: Receiver<CommandEnd>,
     /// Processes that were found to belong to it, by their ids, and when each was started.
@@ -157,9 +158,9 @@ impl RunningCommand {
         }
     }
 
-    /// The processes that belong to it and have not ended, by their ids, with the names of their programs.
-    pub(crate) fn members(&self) -> Vec<(i32, String)> {
-        let all = processes();
+    /// The processes that belong to it and have not ended, by their ids.
+    pub(crate) fn members(&self) -> Vec<(i32, ProcessStat)> {
+        let mut all = processes();
         let mut known = self.known.borrow_mut();
         known.retain(|pid, started| all.get(pid).is_some_and(|stat| stat.started == *started));
         for (pid, stat) in &all {
@@ -171,8 +172,8 @@ impl RunningCommand {
             |pid: &i32| known.contains_key(pid) || ancestors(&all, *pid).any(|pid| known.contains_key(&pid));
         let found: Vec<i32> = all.keys().copied().filter(belongs).collect();
         known.extend(found.iter().map(|pid| (*pid, all[pid].started)));
-        let alive = found.into_iter().filter(|pid| !all[pid].has_ended());
-        alive.map(|pid| (pid, all[&pid].name.clone())).collect()
+        let found = found.into_iter().filter_map(|pid| Some((pid, all.remove(&pid)?)));
+        found.filter(|(_, stat)| !stat.has_ended()).collect()
     }
 
     /// Whether a process has the variable.
@@ -183,16 +184,19 @@ impl RunningCommand {
     }
 }
 
-/// Runs a command to its end, which must be a good one; `name` is what an error begins with. When this program is told
-/// to stop, the command's processes are ended.
+/// Runs a command, which must succeed; `name` is what an error begins with. When it fails or this program is told to stop,
+/// its processes are ended.
 pub(crate) fn succeed(command: &mut Command, name: &str) -> Result<(), String> {
     let stop = Stop::on_signals()?;
     let running = RunningCommand::start(command).map_err(|error| format!("{name}: {error}"))?;
     loop {
         match running.wait(POLL) {
             Some((Ok(status), _)) if status.success() => return Ok(()),
-            Some((Ok(status), _)) => return Err(format!("{name}: {status}")),
-            Some((Err(error), _)) => return Err(format!("{name}: {error}")),
+            Some((status, _)) => {
+                running.end_members();
+                return Err(status
+                    .map_or_else(|error| format!("{name}: {error}"), |status| format!("{name}: {status}")));
+            }
             None => {}
         }
         if let Some(signal) = stop.signal() {
@@ -203,7 +207,7 @@ pub(crate) fn succeed(command: &mut Command, name: &str) -> Result<(), String> {
 }
 
 /// All processes, by their ids.
-pub(crate) fn processes() -> BTreeMap<i32, ProcessStat> {
+fn processes() -> BTreeMap<i32, ProcessStat> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let stat = |pid: i32| ProcessStat::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?);
@@ -211,7 +215,7 @@ pub(crate) fn processes() -> BTreeMap<i32, ProcessStat> {
 }
 
 /// The parent of a process, its parent, and so on.
-pub(crate) fn ancestors(all: &BTreeMap<i32, ProcessStat>, pid: i32) -> impl Iterator<Item = i32> {
+fn ancestors(all: &BTreeMap<i32, ProcessStat>, pid: i32) -> impl Iterator<Item = i32> {
     let parent = |pid: &i32| all.get(pid).map(|stat| stat.parent);
     // As deep as the table is large: processes may have changed while they were read.
     std::iter::successors(parent(&pid), parent).take(all.len())
@@ -221,7 +225,7 @@ pub(crate) fn ancestors(all: &BTreeMap<i32, ProcessStat>, pid: i32) -> impl Iter
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ProcessStat {
     /// The parent's process id.
-    pub(crate) parent: i32,
+    parent: i32,
     /// The program's name, which may have any characters.
     pub(crate) name: String,
     /// `T`: stopped; `Z`: ended, and not waited for.
@@ -247,6 +251,11 @@ impl ProcessStat {
             started: fields.get(22 - 3)?.parse().ok()?,
             cpu: Duration::from_millis(ticks * 1000 / TICKS_A_SECOND),
         })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of(name: &str, state: char) -> Self {
+        Self { parent: 1, name: name.to_owned(), state, started: 1, cpu: Duration::ZERO }
     }
 
     pub(crate) fn is_stopped(&self) -> bool {
@@ -305,8 +314,10 @@ mod tests {
         // The shell, three sleepers, the one without an environment.
         let is_complete = || {
             let members = running.members();
-            let shell = processes().get(&running.group.as_raw()).is_some_and(ProcessStat::is_stopped);
-            shell && members.iter().filter(|(_, name)| name == "sleep").count() >= 3 && members.len() >= 5
+            let shell = members.iter().find(|(pid, _)| *pid == running.group.as_raw());
+            shell.is_some_and(|(_, stat)| stat.is_stopped())
+                && members.iter().filter(|(_, stat)| stat.name == "sleep").count() >= 3
+                && members.len() >= 5
         };
         while !is_complete() {
             assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", running.members());

@@ -22,12 +22,6 @@ const SIM_STEPS: &str = "200000";
 pub(crate) fn quick(names: &[String]) -> Result<(), String> {
     let packages = packages()?;
     let chosen = if names.is_empty() { changed(&packages)? } else { named(&packages, names)? };
-    if chosen.is_empty() {
-        return Err("no file of a crate is changed since the last commit; name one: cargo xtask quick engine. A file that \
-                    concerns all crates (Cargo.toml, Cargo.lock, clippy.toml) is checked by: cargo xtask test --stage lints \
-                    --stage unit"
-            .to_owned());
-    }
     let tested = with_dependants(&packages, &chosen);
     eprintln!("quick: {}; tests of {}", chosen.join(", "), tested.join(", "));
     let begin = now();
@@ -127,14 +121,16 @@ pub(crate) fn packages() -> Result<Vec<Package>, String> {
     Ok(metadata.packages.into_iter().filter_map(below).collect())
 }
 
-/// The packages of these names, with or without `cattlegrid-`, or of these folders, each once.
+/// The packages of these names, with or without `cattlegrid-`, or that these paths are in, each once.
 fn named<'a>(packages: &'a [Package], names: &[String]) -> Result<Vec<&'a str>, String> {
-    let find = |given: &String| {
-        let name = given.trim_start_matches("./").trim_end_matches('/');
-        let (full, folder) = (format!("cattlegrid-{name}"), format!("{name}/"));
-        let is_meant =
-            |package: &&Package| package.name == name || package.name == full || package.folder == folder;
-        packages.iter().find(is_meant).map(|package| package.name.as_str()).ok_or_else(|| {
+    let find = |name: &String| {
+        let full = format!("cattlegrid-{name}");
+        let mut by_name = packages.iter().filter(|package| package.name == *name || package.name == full);
+        let by_path = || {
+            let path = crate::from_root(name)?;
+            packages.iter().find(|package| path.starts_with(&package.folder))
+        };
+        by_name.next().or_else(by_path).map(|package| package.name.as_str()).ok_or_else(|| {
             let names = packages.iter().map(|package| package.name.as_str());
             let known: BTreeSet<&str> =
                 names.map(|name| name.strip_prefix("cattlegrid-").unwrap_or(name)).collect();
@@ -157,7 +153,22 @@ fn changed(packages: &[Package]) -> Result<Vec<&str>, String> {
         let users = git(&["grep", "--files-with-matches", "-z", "--fixed-strings", &module, "--", "*.rs"])?;
         files.extend(users.unwrap_or_default().split_terminator('\0').map(str::to_owned));
     }
-    Ok(owners(packages, &files))
+    let owners = owners(packages, &files);
+    if owners.is_empty() { Err(no_crate(&files)) } else { Ok(owners) }
+}
+
+/// What there is to do when no file of a crate is changed.
+fn no_crate(files: &[String]) -> String {
+    let changed = match files {
+        [] => "no file is changed since the last commit".to_owned(),
+        [file] => format!("{file} is changed, which is of no crate"),
+        [file, others @ ..] => format!("{file} and {} more are changed, which are of no crate", others.len()),
+    };
+    format!(
+        "{changed}. Name a crate: cargo xtask quick engine. Stages for other files: lints and unit for Cargo.toml, \
+         Cargo.lock and clippy.toml; python, python-client and python-frameworks for python/; conformance-a-l and \
+         conformance-m-z for conformance/; words, site and documents for *.md: cargo xtask test --stage NAME"
+    )
 }
 
 /// What a command of git prints; None if it fails, or finds nothing.
@@ -229,8 +240,16 @@ mod tests {
         let packages = packages().unwrap();
         let named =
             |names: &[&str]| named(&packages, &names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>());
-        let all =
-            ["engine", "cattlegrid-store", "cattlegrid", "xtask", "store", "crates/tags/", "./bench/store"];
+        // Paths are from the folder of this crate, where the tests run.
+        let all = [
+            "engine",
+            "cattlegrid-store",
+            "cattlegrid",
+            "src/main.rs",
+            "store",
+            "../crates/tags/",
+            "./../bench/store",
+        ];
         let expected = [
             "cattlegrid",
             "cattlegrid-engine",
@@ -288,6 +307,14 @@ mod tests {
             assert!(!is_leaf(&packages, &format!("cattlegrid-{name}")), "{name}");
         }
     }
+    #[test]
+    fn what_is_of_no_crate_is_named() {
+        assert!(no_crate(&[]).starts_with("no file is changed since the last commit. "));
+        let files = ["README.md", "python/a.py"].map(str::to_owned);
+        assert!(no_crate(&files[..1]).starts_with("README.md is changed, which is of no crate. "));
+        assert!(no_crate(&files).starts_with("README.md and 1 more are changed, "));
+    }
+
     /// A name that is left out of the profile and exists no more would leave nothing out.
     #[test]
     fn the_tests_that_are_left_out_exist() {

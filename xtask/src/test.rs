@@ -205,6 +205,9 @@ impl<'a, W: Write> TestRun<'a, W> {
         }
         self.print_output(number);
         self.times[number].named = NamedTests::find(&self.log_path(self.stage(number)));
+        if outcome == StageOutcome::Passed {
+            self.times[number].named.failed.clear();
+        }
         let took = self.times[number].begin.map_or(Duration::ZERO, |begin| begin.elapsed());
         self.times[number].took = Some(took);
         let seconds = took.as_secs();

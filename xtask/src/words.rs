@@ -168,10 +168,12 @@ fn bare(line: &str) -> (&str, &str) {
 
 /// The tracked files under `paths` that are checked and not deleted, from the root of the repository.
 fn tracked(paths: &[String]) -> Result<Vec<String>, String> {
+    // What is named is below the current directory.
+    let folder = if paths.is_empty() { Path::new(crate::root()) } else { Path::new(".") };
     let output = Command::new("git")
-        .args(["ls-files", "-z", "--"])
+        .args(["ls-files", "-z", "--full-name", "--"])
         .args(paths)
-        .current_dir(crate::root())
+        .current_dir(folder)
         .output()
         .map_err(|error| format!("git ls-files: {error}"))?;
     if !output.status.success() {

@@ -2,8 +2,9 @@
 //!
 //! cargo-nextest prints a summary at its end, with `FLAKY 2/3 [   0.1s] (3/7) PACKAGE::PROGRAM TEST` for a test that passed when it
 //! was run again, and `TRY 3 FAIL [   0.1s] (3/7) PACKAGE::PROGRAM TEST` for a test that did not, or with `ABRT`, `TMT` and others in
-//! place of `FAIL`. pytest with pytest-rerunfailures prints `RERUN FILE::TEST` for each failure and `FAILED FILE::TEST` or, where a
-//! fixture failed, `ERROR FILE::TEST` if the last run failed, too. A stage's own step that is tried again writes `FLAKY COMMAND`.
+//! place of `FAIL`. pytest names in its short summary what failed, `FAILED FILE::TEST` or, where a fixture failed, `ERROR FILE::TEST`;
+//! pytest-rerunfailures has a summary with `RERUN FILE::TEST` for each failure, or adds to that. `cargo test` prints
+//! `test NAME ... FAILED`. A stage's own step that is tried again writes `FLAKY COMMAND`.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -29,34 +30,58 @@ impl NamedTests {
     }
 
     fn of(log: &str) -> Self {
-        static SUMMARY: LazyLock<Regex> = LazyLock::new(|| {
-            let line = r"^\s*(?:TRY \d+ |FLAKY )?[A-Z0-9/-]+ \[[^]]*\] \([^)]*\) (.+)$";
+        // Classes like \d need tables that not every program compiled with this crate has.
+        static NEXTEST: LazyLock<Regex> = LazyLock::new(|| {
+            let line = r"^ *(?:TRY [0-9]+ |FLAKY )?[A-Z0-9/+-]+ \[[^]]*\] \([^)]*\) (.+)$";
             Regex::new(line).expect("it is valid")
         });
+        static PYTEST: LazyLock<Regex> = LazyLock::new(|| {
+            let line = r"^(RERUN|FAILED|ERROR) ([^ :]+\.py(?:::[^ \[]+(?:\[.*?\])?)?)(?:$| - )";
+            Regex::new(line).expect("it is valid")
+        });
+        // An expression that is not valid shows at once, not when the first test fails.
+        let (nextest, pytest) = (LazyLock::force(&NEXTEST), LazyLock::force(&PYTEST));
         let mut found = Self::default();
-        let mut is_in_summary = false;
+        let mut section = Section::Output;
         for line in plain(log).lines() {
-            let before_reason = |rest: &str| rest.split(" - ").next().unwrap_or(rest).trim().to_owned();
             if line.starts_with("$ ") {
-                is_in_summary = false;
+                section = Section::Output;
             } else if line.trim_start().starts_with("Summary [") {
-                is_in_summary = true;
-            } else if is_in_summary && let Some(named) = SUMMARY.captures(line) {
-                let tests = if line.trim_start().starts_with("FLAKY ") {
-                    &mut found.flaky
-                } else {
-                    &mut found.failed
-                };
+                section = Section::Nextest;
+            } else if line.starts_with("===") {
+                section = if line.contains(" summary info ==") { Section::Pytest } else { Section::Output };
+            } else if let Section::Nextest = section
+                && let Some(named) = nextest.captures(line)
+            {
+                let is_flaky = line.trim_start().starts_with("FLAKY ");
+                let tests = if is_flaky { &mut found.flaky } else { &mut found.failed };
                 tests.insert(named[1].trim().to_owned());
-            } else if let Some(rest) = line.strip_prefix("RERUN ").or_else(|| line.strip_prefix("FLAKY ")) {
-                found.flaky.insert(before_reason(rest));
-            } else if let Some(rest) = line.strip_prefix("FAILED ").or_else(|| line.strip_prefix("ERROR ")) {
-                found.failed.insert(before_reason(rest));
+            } else if let Section::Pytest = section
+                && let Some(named) = pytest.captures(line)
+            {
+                let tests = if &named[1] == "RERUN" { &mut found.flaky } else { &mut found.failed };
+                tests.insert(named[2].to_owned());
+            } else if let Some(name) =
+                line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED"))
+            {
+                found.failed.insert(name.to_owned());
+            } else if let Some(step) = line.strip_prefix("FLAKY ") {
+                found.flaky.insert(step.to_owned());
             }
         }
         found.flaky.retain(|name| !found.failed.contains(name));
         found
     }
+}
+
+/// The part of a log in which names stand.
+#[derive(Debug, Clone, Copy)]
+enum Section {
+    Output,
+    /// The summary of cargo-nextest.
+    Nextest,
+    /// A summary of pytest.
+    Pytest,
 }
 
 /// Without colours, which the environment may ask for (`CARGO_TERM_COLOR`, `FORCE_COLOR`).
@@ -87,14 +112,24 @@ $ cargo nextest run
     test basics::never ... FAILED
   TRY 3 TMT [   2.006s] (6/7) cattlegrid late::late
      SIGABRT [   2.006s] (7/7) cattlegrid-fuzz::it store
+  TRY 3 FL+LK [ 0.671s] ( 5/12) mini fails_and_leaks
 error: test run failed
+$ cargo test --doc
+test crates/pool/src/lib.rs - Pool (line 3) ... FAILED
+test crates/pool/src/lib.rs - Pool (line 7) ... ok
 $ pytest
+ERROR    asyncio:test_b.py:3 connection lost
+FAILED printed by a server
+FAILED tests/test_b.py::test_wrong
+=========================== rerun test summary info ============================
 RERUN conformance/test_a.py::test_late
 RERUN conformance/test_a.py::test_late
-RERUN conformance/test_b.py::test_wrong
-FAILED conformance/test_b.py::test_wrong - assert 1 == 2
+RERUN conformance/test_b.py::test_wrong[a - b]
 RERUN conformance/test_c.py::test_fixture
+=========================== short test summary info ============================
+FAILED conformance/test_b.py::test_wrong[a - b] - assert 1 == 2
 ERROR conformance/test_c.py::test_fixture - no port
+ERROR conformance/test_d.py - ImportError: no module
 FLAKY target/fast/cattlegrid demo
 ";
         let expected = NamedTests {
@@ -107,14 +142,17 @@ FLAKY target/fast/cattlegrid demo
                 "cattlegrid late::late",
                 "cattlegrid-fuzz::it store",
                 "cattlegrid-pool::it basics::never",
-                "conformance/test_b.py::test_wrong",
+                "conformance/test_b.py::test_wrong[a - b]",
                 "conformance/test_c.py::test_fixture",
+                "conformance/test_d.py",
+                "crates/pool/src/lib.rs - Pool (line 3)",
+                "mini fails_and_leaks",
             ]),
         };
         assert_eq!(NamedTests::of(log), expected);
         assert_eq!(NamedTests::of("all is well\n"), NamedTests::default());
         let coloured = "     \x1b[1mSummary\x1b[0m [   0.1s] 1 test run\n\x1b[33;1m   FLAKY 2/3\x1b[0m [   0.005s] (3/7) \x1b[35;1mcattlegrid-pool::it\x1b[0m \
-                        basics::once\n\x1b[33mRERUN\x1b[0m a.py::\x1b[1mtest_b\x1b[0m\n";
+                        basics::once\n=== \x1b[33mrerun test summary info\x1b[0m ===\n\x1b[33mRERUN\x1b[0m a.py::\x1b[1mtest_b\x1b[0m\n";
         assert_eq!(
             NamedTests::of(coloured).flaky,
             names(["a.py::test_b", "cattlegrid-pool::it basics::once"])

@@ -1,17 +1,18 @@
 //! One stage: its commands, one after another, until the first that fails.
 //!
-//! A command's processes are ended when the stage's time is used up or this program is told to stop. What a stage
-//! writes goes straight into its log file, so that nothing is lost when
+//! A command's processes are ended when it fails, when the stage's time is used up or this program is told to stop. What
+//! a stage writes goes straight into its log file, so that nothing is lost when
 //! a run is cut off.
 //!
 //! # Invariants
-//! * When [`run`] returns because time is up or a signal came, no process of the stage is left.
+//! * When [`run`] returns an error, no process of the stage is left.
 //! * A stage's log has each command in front of its output.
 
 use std::cell::Cell;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::Write as _;
+use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -117,10 +118,12 @@ impl Runner<'_> {
         loop {
             let left = end.saturating_duration_since(now());
             if let Some(ended) = running.wait(left.min(POLL)) {
-                return match self.counted(ended).map_err(failed)? {
-                    status if status.success() => Ok(()),
-                    status => Err(CommandFailure::Failed(status.to_string())),
-                };
+                let status = self.counted(ended).map_err(failed)?;
+                if status.success() {
+                    return Ok(());
+                }
+                running.end_members();
+                return Err(CommandFailure::Failed(status.to_string()));
             }
             let (signal, failure) = match self.stop.signal() {
                 Some(signal) => (signal, CommandFailure::Stopped(signal)),
@@ -150,7 +153,11 @@ impl Runner<'_> {
 
 fn command(words: &[&str]) -> Command {
     let mut command = match words[0] {
-        XTASK => crate::command(&own_path()),
+        XTASK => {
+            let mut command = crate::command(&own_path());
+            command.env("CARGO_MANIFEST_DIR", Path::new(crate::root()).join("xtask"));
+            command
+        }
         program => crate::command(program),
     };
     command.args(&words[1..]);
@@ -180,7 +187,7 @@ fn succeeds(probe: &[&str]) -> bool {
 #[cfg(test)]
 mod tests {
     use std::fs::{self, OpenOptions};
-    use std::path::{Path, PathBuf};
+    use std::path::PathBuf;
     use std::thread;
 
     use super::super::stages::step;
