@@ -157,7 +157,7 @@ fn changed(packages: &[Package]) -> Result<Vec<&str>, String> {
     if owners.is_empty() { Err(no_crate(&files)) } else { Ok(owners) }
 }
 
-/// What there is to do when no file of a crate is changed.
+/// Where what is changed is tested, if no file of a crate is.
 fn no_crate(files: &[String]) -> String {
     let changed = match files {
         [] => "no file is changed since the last commit".to_owned(),
