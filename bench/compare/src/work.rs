@@ -14,7 +14,10 @@ use crate::loads;
 
 mod changing;
 
-/// A request. Keys are numbers; two tallies are kept, by which some of the gets are counted.
+/// Tallies of a kind of work.
+pub const TALLIES: usize = 4;
+
+/// A request. Keys are numbers; [`TALLIES`] tallies are kept, by which some of the gets are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
     /// A get, and a set of `bytes` where it misses.
@@ -224,7 +227,12 @@ const SESSIONS: u64 = 2 << 40;
 
 /// 1.2 M gets of 200,000 pages of 500 bytes: they fill 64 MiB.
 fn pages(seed: u64, each: RequestSink<'_>) {
-    zipf(&mut Zipf::new(200_000, 0.8, seed + 7), 1_200_000, u32::MAX, PAGES, |_| 500, each);
+    pages_of(200_000, seed, each);
+}
+
+/// Gets of this many pages of 500 bytes, six times as many.
+fn pages_of(count: u32, seed: u64, each: RequestSink<'_>) {
+    zipf(&mut Zipf::new(count, 0.8, seed + 7), count * 6, u32::MAX, PAGES, |_| 500, each);
 }
 
 /// Values written once and read once, `gap` writes later; `reads_first`: their clients get before they set.

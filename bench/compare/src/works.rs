@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
-use cattlegrid_compare::work::{Op, Tally, Work, name, works};
+use cattlegrid_compare::work::{Op, TALLIES, Tally, Work, name, works};
 use serde_json::{Value, json};
 
 use crate::progress;
@@ -58,7 +58,7 @@ pub(crate) fn compare(
     Ok((text, json!(raw)))
 }
 
-fn run(programs: &Programs, kind: ServerKind, work: &Work, threads: u64) -> Result<[Tally; 2]> {
+fn run(programs: &Programs, kind: ServerKind, work: &Work, threads: u64) -> Result<[Tally; TALLIES]> {
     let server =
         Server::start_with(programs, kind, &ServerSetup { threads, ..ServerSetup::new(work.memory_mib) })?;
     let mut pipe = PipelinedConnection::new(server.address())?;
@@ -83,7 +83,7 @@ struct PipelinedConnection {
     /// Bytes of the requests under way and of their replies.
     bytes: usize,
     value: Vec<u8>,
-    tallies: [Tally; 2],
+    tallies: [Tally; TALLIES],
 }
 
 impl PipelinedConnection {
@@ -96,7 +96,7 @@ impl PipelinedConnection {
             under_way: Vec::new(),
             bytes: 0,
             value: vec![b'v'; 1 << 20],
-            tallies: [Tally::default(); 2],
+            tallies: [Tally::default(); TALLIES],
         })
     }
 

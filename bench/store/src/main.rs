@@ -2,6 +2,7 @@
 
 mod cache;
 mod hits;
+mod lru;
 mod mixes;
 mod peer;
 mod soak;
@@ -61,10 +62,10 @@ enum Command {
         /// The kind of cache that keeps the items.
         #[arg(long, value_enum, default_value = "cattlegrid")]
         cache: CacheKind,
-        /// Segments of a peer in KiB; it keeps no longer values.
+        /// Segments of segcache in KiB; it keeps no longer values.
         #[arg(long, value_name = "KIB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(4..=65536))]
         segment: u64,
-        /// Bytes of an item of a peer, by which the size of its hash table is chosen.
+        /// Bytes of an item of segcache, by which the size of its hash table is chosen.
         #[arg(long, value_name = "BYTES", default_value_t = 512, value_parser = clap::value_parser!(u64).range(32..=65536))]
         item: u64,
     },

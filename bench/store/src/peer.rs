@@ -1,4 +1,4 @@
-//! The crate `segcache` in the place of the store, for a comparison of what is kept.
+//! The kinds of cache, and the crate `segcache` in the place of the store, for a comparison of what is kept.
 
 use anyhow::{Result, anyhow};
 use clap::ValueEnum;
@@ -13,18 +13,14 @@ pub(crate) enum CacheKind {
     SegcacheS3fifo,
     /// `segcache` with its policy of merging segments.
     SegcacheMerge,
+    /// One LRU list over all items, of the same bytes: see [`crate::lru`].
+    Lru,
 }
 
-impl CacheKind {
-    /// None: it is the store of this project.
-    pub(crate) fn policy(self) -> Option<Policy> {
-        match self {
-            Self::Cattlegrid => None,
-            Self::SegcacheS3fifo => Some(Policy::S3Fifo { admission_ratio: 0.1 }),
-            Self::SegcacheMerge => Some(Policy::Merge { max: 8, merge: 4, compact: 2 }),
-        }
-    }
-}
+/// S3-FIFO of `segcache`.
+pub(crate) const S3FIFO: Policy = Policy::S3Fifo { admission_ratio: 0.1 };
+/// Merges of `segcache`.
+pub(crate) const MERGE: Policy = Policy::Merge { max: 8, merge: 4, compact: 2 };
 
 /// Bytes of a place in its hash table.
 const PLACE: usize = 8;

@@ -4,10 +4,11 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::Result;
-use cattlegrid_compare::work::{Op, Tally, Work, name, works};
+use cattlegrid_compare::work::{Op, TALLIES, Tally, Work, name, works};
 
 use crate::cache::Cache;
-use crate::peer::{CacheKind, Peer};
+use crate::lru::Lru;
+use crate::peer::{CacheKind, MERGE, Peer, S3FIFO};
 
 /// Requests per simulated second.
 const REQUESTS_A_SECOND: u64 = 100_000;
@@ -51,16 +52,18 @@ pub(crate) fn items(how: RunSettings) -> Result<usize> {
 enum KeptCache {
     Own(Box<Cache>),
     Peer(Box<Peer>),
+    Lru(Box<Lru>),
 }
 
 impl KeptCache {
     fn new(memory_mib: u64, seed: u64, how: RunSettings) -> Result<Self> {
         let bytes = (memory_mib << 20) as usize;
-        Ok(match how.kind.policy() {
-            None => Self::Own(Box::new(Cache::of_threads(bytes, seed, how.threads)?)),
-            Some(policy) => {
-                Self::Peer(Box::new(Peer::new(bytes, how.segment_bytes, how.item_bytes, policy)?))
-            }
+        let peer = |policy| Peer::new(bytes, how.segment_bytes, how.item_bytes, policy);
+        Ok(match how.kind {
+            CacheKind::Cattlegrid => Self::Own(Box::new(Cache::of_threads(bytes, seed, how.threads)?)),
+            CacheKind::SegcacheS3fifo => Self::Peer(Box::new(peer(S3FIFO)?)),
+            CacheKind::SegcacheMerge => Self::Peer(Box::new(peer(MERGE)?)),
+            CacheKind::Lru => Self::Lru(Box::new(Lru::new(bytes))),
         })
     }
 
@@ -68,6 +71,7 @@ impl KeptCache {
         match self {
             Self::Own(cache) => cache.get(key),
             Self::Peer(peer) => peer.get(key),
+            Self::Lru(lru) => lru.get(key),
         }
     }
 
@@ -75,6 +79,7 @@ impl KeptCache {
         match self {
             Self::Own(cache) => _ = cache.set(key, value, ttl),
             Self::Peer(peer) => peer.set(key, value, ttl),
+            Self::Lru(lru) => lru.set(key, value.len(), ttl),
         }
     }
 
@@ -82,25 +87,31 @@ impl KeptCache {
         match self {
             Self::Own(cache) => cache.delete(key),
             Self::Peer(peer) => peer.delete(key),
+            Self::Lru(lru) => lru.delete(key),
         }
     }
 
-    /// The time after this many requests. A peer has the system's clock.
+    /// The time after this many requests. segcache has the system's clock.
     fn advance(&mut self, requests: u64) {
-        if let Self::Own(cache) = self {
-            cache.now_ms = requests * 1000 / REQUESTS_A_SECOND;
-            if requests.is_multiple_of(REQUESTS_A_SECOND) {
-                cache.now += 1;
-                cache.tick();
+        let is_tick = requests.is_multiple_of(REQUESTS_A_SECOND);
+        match self {
+            Self::Own(cache) => {
+                cache.now_ms = requests * 1000 / REQUESTS_A_SECOND;
+                if is_tick {
+                    cache.now += 1;
+                    cache.tick();
+                }
             }
+            Self::Lru(lru) => lru.now += u32::from(is_tick),
+            Self::Peer(_) => (),
         }
     }
 }
 
-fn tallies(work: &Work, seed: u64, how: RunSettings) -> Result<[Tally; 2]> {
+fn tallies(work: &Work, seed: u64, how: RunSettings) -> Result<[Tally; TALLIES]> {
     let mut cache = KeptCache::new(work.memory_mib, seed, how)?;
     let value = vec![b'v'; 1 << 20];
-    let (mut tallies, mut requests) = ([Tally::default(); 2], 0_u64);
+    let (mut tallies, mut requests) = ([Tally::default(); TALLIES], 0_u64);
     work.run(seed, |op| {
         requests += 1;
         cache.advance(requests);
