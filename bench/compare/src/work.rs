@@ -13,6 +13,7 @@ use anyhow::Result;
 use crate::loads;
 
 mod changing;
+mod sites;
 
 /// Tallies of a kind of work.
 pub const TALLIES: usize = 4;
@@ -313,6 +314,7 @@ pub fn works(traces: &Path) -> Result<Vec<Work>> {
     changing::beside_others(&mut rows);
     changing::few_short_ones(&mut rows);
     changing::lives_and_sizes(&mut rows);
+    sites::sites(&mut rows);
     for load in loads::loads(traces, false)? {
         let Some(replay) = load.replay else { continue };
         let bytes = |key: u64| 500 + (mix(key) % 1001) as u32;
