@@ -459,7 +459,7 @@ def compute():
     time.sleep(0.3)
     raise ZeroDivisionError
 def ask(cache):
-    end = time.monotonic() + 3
+    end = time.monotonic() + 5
     while time.monotonic() < end:
         begun = time.monotonic()
         try:
@@ -478,9 +478,9 @@ print(len(made), max(made))
         subprocess.Popen([sys.executable, "-c", program, server.address], env=environment, stdout=subprocess.PIPE, text=True) for _ in range(4)
     ]
     results = [process.communicate()[0].split() for process in running]
-    # One after the other there would be 10 in 3 seconds, and waits of 4 seconds and more.
-    assert sum(int(number) for number, _ in results) > 20, results
-    assert max(float(longest) for _, longest in results) < 2.5, results
+    # One after the other there would be 16 in 5 seconds, and waits of 4 seconds and more; usual are 80, and one second.
+    assert sum(int(number) for number, _ in results) > 24, results
+    assert max(float(longest) for _, longest in results) < 3.5, results
 
 
 def test_values_of_two_versions_of_a_program(server):
