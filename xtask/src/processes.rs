@@ -15,9 +15,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitStatus};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -40,13 +40,18 @@ impl Stop {
     /// Takes over the signals that would end this program: its children must go first. Children have no
     /// handler of their own and nothing blocked: they inherit the mask, and what is blocked in a test would
     /// be in all that it starts.
+    ///
+    /// There is one for the whole program: what comes between two commands is seen by the second.
     pub(crate) fn on_signals() -> Result<Self, String> {
-        let stop = Self::default();
-        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT] {
-            flag::register_usize(signal as i32, Arc::clone(&stop.0), signal as usize)
-                .map_err(|error| format!("{signal} cannot be taken over: {error}"))?;
-        }
-        Ok(stop)
+        static STOP: LazyLock<Result<Stop, String>> = LazyLock::new(|| {
+            let stop = Stop::default();
+            for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT] {
+                flag::register_usize(signal as i32, Arc::clone(&stop.0), signal as usize)
+                    .map_err(|error| format!("{signal} cannot be taken over: {error}"))?;
+            }
+            Ok(stop)
+        });
+        STOP.clone()
     }
 
     /// Stops as a signal does.
@@ -337,5 +342,13 @@ mod tests {
             succeed(&mut crate::command("no-such-program"), "it")
                 .is_err_and(|error| error.starts_with("it: "))
         );
+    }
+
+    #[test]
+    fn a_signal_between_two_commands_stops_the_second() {
+        assert_eq!(succeed(&mut crate::command("true"), "first"), Ok(()));
+        nix::sys::signal::raise(Signal::SIGTERM).unwrap();
+        let second = succeed(crate::command("sleep").arg("60"), "second");
+        assert_eq!(second, Err("second: stopped by SIGTERM".to_owned()));
     }
 }

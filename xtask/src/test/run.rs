@@ -12,7 +12,6 @@ use std::cell::Cell;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::Write as _;
-use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -153,11 +152,7 @@ impl Runner<'_> {
 
 fn command(words: &[&str]) -> Command {
     let mut command = match words[0] {
-        XTASK => {
-            let mut command = crate::command(&own_path());
-            command.env("CARGO_MANIFEST_DIR", Path::new(crate::root()).join("xtask"));
-            command
-        }
+        XTASK => crate::command(&own_path()),
         program => crate::command(program),
     };
     command.args(&words[1..]);
@@ -187,7 +182,7 @@ fn succeeds(probe: &[&str]) -> bool {
 #[cfg(test)]
 mod tests {
     use std::fs::{self, OpenOptions};
-    use std::path::PathBuf;
+    use std::path::{Path, PathBuf};
     use std::thread;
 
     use super::super::stages::step;
