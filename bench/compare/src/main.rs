@@ -44,7 +44,7 @@ struct Options {
     /// Some minutes instead of half an hour: fewer and shorter turns, smaller loads, without the trace P3.
     #[arg(long)]
     quick: bool,
-    /// Only these parts; there are also work (what of some sixty kinds of work hits), and speed-charts,
+    /// Only these parts; there are also work (what of more than eighty kinds of work hits), and speed-charts,
     /// memory-charts and hit-charts, which need --plots. large, connections, tls, rules, workers and work
     /// need no Redis.
     #[arg(
