@@ -41,6 +41,7 @@
 #![expect(clippy::cast_sign_loss, reason = "ages are not negative")]
 
 use crate::ghost::EvictedFrom;
+use crate::item::Marks;
 use crate::offers::Offer;
 use crate::outside::OutsideHead;
 use crate::policy::ticks;
@@ -383,6 +384,26 @@ impl Store {
             let place = if number.is_some() { Place::Outside } else { segment.place };
             self.policy.reached(place, self.age(stored), self.index.uses(found.slot));
         }
+    }
+
+    /// Counts a write over an item, by one with these marks, as a use, and returns its queue. Not that of a
+    /// blind item that is written again soon, and was not read yet: it is being made. Nor of an item that was
+    /// read since the last write: who reads a session and writes it back has used it once, not twice. What is
+    /// changed in its place keeps the mark of that read, and each change counts.
+    #[inline]
+    pub(crate) fn count_write(&mut self, found: Found, marks: Marks) -> SegmentQueue {
+        let segment = self.log.segment_of(found.location);
+        let queue = segment.queue;
+        let is_no_use = queue == SegmentQueue::Blind
+            && if self.header(found).marks().has(Marks::FETCHED) {
+                !marks.has(Marks::FETCHED)
+            } else {
+                self.index.uses(found.slot) == 0 && self.log.is_new(segment)
+            };
+        if !is_no_use {
+            self.index.count_use(found.slot);
+        }
+        queue
     }
 
     /// The time as which the item at `location` counts as stored when it is moved: see [`Store::used_at`].

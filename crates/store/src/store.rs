@@ -391,16 +391,7 @@ impl Store {
         let mut old = self.find(hash, key, objects);
         let mut queue = None;
         if let Some(found) = old {
-            let segment = self.log.segment_of(found.location);
-            queue = Some(segment.queue);
-            // A blind item that is written again soon, and was not read yet, is being made: the write does
-            // not count as a use.
-            let is_made = segment.queue == SegmentQueue::Blind
-                && self.index.uses(found.slot) == 0
-                && self.log.is_new(segment);
-            if !is_made {
-                self.index.count_use(found.slot);
-            }
+            queue = Some(self.count_write(found, attributes.marks));
             if self.fits_in_place(found, needed, class) {
                 let allotted = item::allotted(self.log.bytes(found.location));
                 self.write_in_place(hash, found, allotted, key, attributes, value, dead_at);

@@ -695,6 +695,43 @@ fn what_is_written_again_and_again_is_there() {
     one.store.verify();
 }
 
+/// Short sessions that are read one to three times soon, and written back each time, cost popular values no more
+/// than those that are only read.
+#[test]
+fn sessions_that_are_read_and_rewritten_count_as_read_once() {
+    if cfg!(miri) {
+        return;
+    }
+    let hits = [false, true].map(|is_rewritten| {
+        let mut one = One::several(4 * MEBIBYTE, 1).remove(0);
+        let mut hits = 0;
+        for n in 0..30_000 {
+            one.put(SESSIONS + n, 400);
+            for (visits, gap) in [(1, 100), (2, 250), (3, 400)] {
+                if let Some(session) = n.checked_sub(gap)
+                    && 1 + mixed(session) % 3 >= visits
+                {
+                    one.get(SESSIONS + session);
+                    if is_rewritten {
+                        one.put(SESSIONS + session, 400);
+                    }
+                }
+            }
+            for get in 0..3 {
+                let key = skewed(mixed(mixed(3 * n + get)), 40_000);
+                let hit = one.get(key);
+                if !hit {
+                    one.put(key, 300);
+                }
+                hits += u64::from(hit && n > 10_000);
+            }
+        }
+        one.store.verify();
+        hits
+    });
+    assert!(hits[1] * 100 > hits[0] * 99, "{hits:?} of 60,000");
+}
+
 /// One shard is written, the others are idle and cold: it takes their room.
 #[test]
 fn room_is_taken_where_it_is_coldest() {
