@@ -523,6 +523,32 @@ def test_the_older_of_two_fills_comes_second(herd):
     assert c.get(b"page:1") == b"new"
 
 
+@pytest.mark.parametrize("owner", ["key", "connection"])
+@pytest.mark.parametrize("deleted", ["before", "meanwhile"])
+def test_a_value_that_was_on_its_way_while_the_server_was_stopped(herd, owner, deleted):
+    """By the clock its miss is too old to be remembered; but its client was quick."""
+    server = herd(rule(terms=f'hold = "100ms"\nlease = "500ms"\nfill_window = "1s"\nowner = "{owner}"'), "-t", 1)
+    a, b, c = raws(server, 3)
+    # After the start no such value of a key that was deleted is kept anyway.
+    time.sleep(1.5)
+    miss(a)
+    if deleted == "before":
+        assert ask(b, b"delete page:1") == b"NOT_FOUND"
+    server.stop_all_threads()
+    if deleted == "meanwhile":
+        b.send(b"delete page:1\r\n")
+    a.send(b"set page:1 0 0 3\r\nold\r\n")
+    time.sleep(1.5)
+    server.signal(signal.SIGCONT)
+    if deleted == "meanwhile":
+        # Which of the two connections is served first is the kernel's choice.
+        assert b.line() in (b"NOT_FOUND", b"DELETED")
+    assert a.line() == b"STORED", "for other clients it might have come just before"
+    assert c.get(b"page:1") is None
+    assert c.set(b"page:1", b"new") == b"STORED"
+    assert b.get(b"page:1") == b"new"
+
+
 def lease(raw, key=b"page:1", flags=b""):
     """The token of a lease asked for by name."""
     raw.send(b"mg %s v c N30 %s\r\n" % (key, flags))

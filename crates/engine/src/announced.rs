@@ -78,6 +78,11 @@ impl Announced {
         Ok(())
     }
 
+    /// What is announced ends this many milliseconds later.
+    pub(crate) fn delay(&mut self, ms: u64) {
+        self.by_key.values_mut().for_each(|announcement| announcement.until_ms += ms);
+    }
+
     /// Lets go of what has ended.
     pub(crate) fn sweep(&mut self, now_ms: u64, count: &AtomicUsize) {
         if self.is_empty() {

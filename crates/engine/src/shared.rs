@@ -88,8 +88,12 @@ pub struct EngineShared {
     has_been_ruled: AtomicBool,
     /// The clock's number at the start.
     start: AtomicU64,
-    /// When that was, in milliseconds since the start; `u64::MAX`: never.
+    /// When that was, in milliseconds in which the server has run; `u64::MAX`: never.
     start_ms: AtomicU64,
+    /// For how long nothing has run since then, in milliseconds: see [`Engine::note_stop`].
+    ///
+    /// [`Engine::note_stop`]: crate::Engine::note_stop
+    stopped_ms: AtomicU64,
     /// An event outside the shards may revoke leases.
     revoke: AtomicBool,
     /// When an invalidation that is phased in reaches the key of a lease next, in milliseconds since the
@@ -141,6 +145,7 @@ impl EngineShared {
             has_been_ruled: AtomicBool::new(false),
             start: AtomicU64::new(0),
             start_ms: AtomicU64::new(u64::MAX),
+            stopped_ms: AtomicU64::new(0),
             shards: OnceLock::new(),
             waiting: AtomicUsize::new(0),
             delivered: DeliveredBytes::default(),
@@ -535,7 +540,7 @@ impl EngineShared {
             _ => Vec::new(),
         };
         for state in &others {
-            state.note_other_keys(self.clock(), now_ms);
+            state.note_other_keys(self.clock(), self.run_ms(now_ms));
         }
         let kept_s = new.iter().flat_map(|new| new.each_on()).map(|(rule, _)| rule.policy.kept_s()).max();
         self.grace_max_ms.fetch_max(u64::from(kept_s.unwrap_or(0)) * 1000, Ordering::Relaxed);
@@ -549,15 +554,26 @@ impl EngineShared {
             // The change itself is no event of the keys whose misses it makes uncertain.
             let number = self.tick();
             for state in &others {
-                state.note_other_keys(number, now_ms);
+                state.note_other_keys(number, self.run_ms(now_ms));
             }
         }
+    }
+
+    /// Nothing has run for this many milliseconds.
+    pub(crate) fn note_stop(&self, ms: u64) {
+        self.stopped_ms.fetch_add(ms, Ordering::AcqRel);
+        self.peers.delay(ms);
+    }
+
+    /// The part of a time in milliseconds since the start in which the server has run.
+    fn run_ms(&self, now_ms: u64) -> u64 {
+        now_ms.saturating_sub(self.stopped_ms.load(Ordering::Acquire))
     }
 
     /// Notes the start of the server: earlier misses were not recorded as later ones are.
     pub fn note_start(&self, now_ms: u64) {
         self.start.store(self.clock(), Ordering::Release);
-        self.start_ms.store(now_ms, Ordering::Release);
+        self.start_ms.store(self.run_ms(now_ms), Ordering::Release);
     }
 
     /// The start, while misses from before it may be open under a rule with these terms.
@@ -569,10 +585,13 @@ impl EngineShared {
             _ => (self.start.load(Ordering::Acquire), server_ms),
         };
         let until_ms = start_ms.saturating_add(rule.fill_window_ms().into());
-        (start_ms != u64::MAX && now_ms < until_ms).then(|| RecordStart {
+        let run_ms = self.run_ms(now_ms);
+        // In times of the clock again.
+        let stopped_ms = now_ms - run_ms;
+        (start_ms != u64::MAX && run_ms < until_ms).then(|| RecordStart {
             number,
-            at_ms: start_ms,
-            until_ms,
+            at_ms: start_ms + stopped_ms,
+            until_ms: until_ms + stopped_ms,
             drops: rule.policy().after_start == AfterStart::Drop,
         })
     }

@@ -137,6 +137,11 @@ impl Tally {
         self.counts[0] = self.counts[0].saturating_add(below - 1);
     }
 
+    /// All are higher by this much.
+    fn shift(&mut self, by: u64) {
+        self.values[..usize::from(self.len)].iter_mut().for_each(|value| *value += by);
+    }
+
     /// One of this value; the largest if there is none.
     fn take_value(&mut self, value: u64) {
         match self.values().binary_search(&value) {
@@ -409,6 +414,14 @@ impl KeyAccount {
             // numbers were taken off by fills of older ones.
             self.numbers.raise(self.hard);
         }
+    }
+
+    /// The server did not run for this many milliseconds: its misses and events count as that much later.
+    pub fn delay(&mut self, ms: u64) {
+        self.times.shift(ms);
+        self.began.shift(ms);
+        let times = [&mut self.hard_ms, &mut self.last_ms, &mut self.old_ms, &mut self.softened_ms];
+        times.into_iter().flatten().for_each(|time| *time += ms);
     }
 
     /// There was a hard event.

@@ -42,6 +42,8 @@ pub struct Peer {
     leases: AtomicU32,
     /// Fills without a token that came on the connection of their miss, and others.
     fills: [AtomicU64; 2],
+    /// For how long the server did not run since the first connection, in milliseconds.
+    stopped_ms: AtomicU64,
 }
 
 impl Peer {
@@ -103,7 +105,7 @@ impl Peers {
         let peer = peers.entry(key).or_insert_with(|| {
             let [open, free, leases] = [0; 3].map(AtomicU32::new);
             let fills = [0; 2].map(AtomicU64::new);
-            Arc::new(Peer { key, open, free, leases, fills })
+            Arc::new(Peer { key, open, free, leases, fills, stopped_ms: AtomicU64::new(0) })
         });
         peer.open.fetch_add(1, Ordering::SeqCst);
         peer.give_free();
@@ -117,6 +119,15 @@ impl Peers {
         // Under the lock: no connection joins in between.
         if peer.open.fetch_sub(1, Ordering::SeqCst) == 1 {
             peers.remove(&peer.key);
+        }
+    }
+
+    /// The server did not run for this many milliseconds: the misses of all connections count as that much
+    /// later.
+    pub fn delay(&self, ms: u64) {
+        let peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for peer in peers.values() {
+            peer.stopped_ms.fetch_add(ms, Ordering::AcqRel);
         }
     }
 
@@ -314,6 +325,8 @@ pub struct Session {
     most: usize,
     /// Until when a record that did not fit may be open, in milliseconds since the start.
     lost_until_ms: u64,
+    /// [`Peers::delay`] so far, as it is in these times.
+    delayed_ms: u64,
     pub(crate) waits: Vec<SessionWait>,
     /// Keys that requests have and have not sent yet, because they wait for others, each with its request.
     withheld: Vec<(u64, WithheldKey)>,
@@ -351,6 +364,7 @@ impl Session {
     /// A session with room for `most` records, at least 1: for tests.
     pub fn with_room(caller: Arc<Caller>, most: usize) -> Self {
         Self {
+            delayed_ms: caller.peer.stopped_ms.load(Ordering::Acquire),
             caller,
             records: Vec::new(),
             most: most.max(1),
@@ -442,10 +456,28 @@ impl Session {
         self.counted
     }
 
+    /// By how much its misses are later than they say, in milliseconds.
+    fn late_ms(&self) -> u64 {
+        self.caller.peer.stopped_ms.load(Ordering::Acquire) - self.delayed_ms
+    }
+
+    /// The server did not run for a time: misses count as that much later.
+    fn catch_up(&mut self) {
+        let late_ms = self.late_ms();
+        if late_ms > 0 {
+            self.records.iter_mut().for_each(|record| record.until_ms += late_ms);
+            if self.lost_until_ms > 0 {
+                self.lost_until_ms += late_ms;
+            }
+            self.delayed_ms += late_ms;
+        }
+    }
+
     /// Remembers a miss. A record that finds no room is only in the ledger ([`Session::has_lost`]); a leased
     /// record takes the place of a record without a lease, since the end of the connection must pass the
     /// lease on.
     pub fn record(&mut self, record: MissRecord, now_ms: u64) {
+        self.catch_up();
         let len = self.records.len();
         if len == self.most || len >= 16 && len.is_power_of_two() {
             self.records.retain(|record| record.until_ms > now_ms);
@@ -463,17 +495,19 @@ impl Session {
 
     /// Whether misses of this connection may be open that are not among its records.
     pub fn has_lost(&self, now_ms: u64) -> bool {
-        self.lost_until_ms > now_ms
+        self.lost_until_ms > 0 && self.lost_until_ms + self.late_ms() > now_ms
     }
 
     /// The smallest number of this connection's misses of a key, among its records.
     pub fn oldest(&self, hash: u64, now_ms: u64) -> Option<u64> {
-        let of_key = self.records.iter().filter(|record| record.hash == hash && record.until_ms > now_ms);
-        of_key.map(|record| record.number).min()
+        let late_ms = self.late_ms();
+        let is_open = |record: &&MissRecord| record.hash == hash && record.until_ms + late_ms > now_ms;
+        self.records.iter().filter(is_open).map(|record| record.number).min()
     }
 
     /// Takes a record of a key out, the oldest: a fill came on this connection.
     pub fn take_oldest(&mut self, hash: u64, now_ms: u64) -> Option<MissRecord> {
+        self.catch_up();
         let (at, _) = self
             .records
             .iter()

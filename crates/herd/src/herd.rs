@@ -177,7 +177,7 @@ impl Herd {
         if !is_kept {
             count(&rule.counters().misses_lost);
         }
-        let until_ms = step.now_ms + u64::from(window);
+        let until_ms = self.ledger.miss_ms(step.now_ms) + u64::from(window);
         if leased && let Some(lease) = self.leases.get_mut(hash).filter(|lease| lease.token == number) {
             lease.missed_until_ms = if is_kept { until_ms } else { 0 };
         }
@@ -192,7 +192,23 @@ impl Herd {
         if events.last() > number {
             self.ledger.note(hash, events);
         }
-        MissRecord { hash, number, until_ms: now_ms + u64::from(window_ms), leased: false }
+        let until_ms = self.ledger.miss_ms(now_ms) + u64::from(window_ms);
+        MissRecord { hash, number, until_ms, leased: false }
+    }
+
+    /// The server did not run for this many milliseconds, until now: misses, and tokens of leases that have
+    /// ended, count for that much longer. Leases and waits end at their time.
+    pub fn delay(&mut self, ms: u64, now_ms: u64) {
+        self.ledger.delay(ms, now_ms);
+        for ended in self.ended.values_mut() {
+            ended.until_ms += ms;
+            ended.missed_until_ms += ms;
+        }
+        self.leases.each_mut(|lease| {
+            if lease.missed_until_ms > 0 {
+                lease.missed_until_ms += ms;
+            }
+        });
     }
 
     /// Surroundings of a key, of what is noted in this shard and outside it.
@@ -630,7 +646,8 @@ impl Herd {
         let Some(lease) = self.leases.get(hash) else {
             let (number, window) = (step.clock.last(), FILL_WINDOW_AUTO_MS);
             self.ledger.record(hash, number, Events::default(), step.now_ms, window);
-            return MissRecord { hash, number, until_ms: step.now_ms + u64::from(window), leased: false };
+            let until_ms = self.ledger.miss_ms(step.now_ms) + u64::from(window);
+            return MissRecord { hash, number, until_ms, leased: false };
         };
         let rule = Arc::clone(&lease.rule);
         if !lease.holder.is(connection) {
@@ -638,7 +655,8 @@ impl Herd {
         }
         let number = lease.token;
         let window = self.window_ms(hash, true, &rule, step.now_ms);
-        MissRecord { hash, number, until_ms: step.now_ms + u64::from(window), leased: true }
+        let until_ms = self.ledger.miss_ms(step.now_ms) + u64::from(window);
+        MissRecord { hash, number, until_ms, leased: true }
     }
 
     /// Whether a token is that of the key's lease, or of a lease that ended unfilled within its fill window.

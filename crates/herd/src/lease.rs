@@ -367,6 +367,11 @@ impl Leases {
         self.by_key.get_mut(&hash).map(|lease| &mut **lease)
     }
 
+    /// See [`Leases::get_mut`].
+    pub(crate) fn each_mut(&mut self, change: impl FnMut(&mut Lease)) {
+        self.by_key.values_mut().map(|lease| &mut **lease).for_each(change);
+    }
+
     /// The lease of this key, and not of another key of the same hash.
     pub(crate) fn of_key(&mut self, hash: u64, key: &[u8]) -> Option<&mut Lease> {
         self.get_mut(hash).filter(|lease| *lease.key == *key)

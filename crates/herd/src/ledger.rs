@@ -45,6 +45,8 @@ pub struct Ledger {
     sweep_ms: u64,
     /// Misses that found no room.
     losses: u64,
+    /// When a stop was over last, in milliseconds since the start: no miss on record is from before it.
+    resumed_ms: u64,
     /// The key of the last fill, and its account before it.
     undo: Option<(u64, KeyMisses)>,
 }
@@ -114,6 +116,17 @@ impl Generation {
 }
 
 impl Loss {
+    /// See [`Ledger::delay`].
+    fn delay(&mut self, ms: u64) {
+        let ticks = u32::try_from(ms.div_ceil(TICK_MS)).unwrap_or(u32::MAX);
+        for generation in [&mut self.old, &mut self.young] {
+            if generation.until > 0 {
+                generation.since = generation.since.saturating_add(ticks);
+                generation.until = generation.until.saturating_add(ticks);
+            }
+        }
+    }
+
     fn lose(&mut self, number: u64, window_ms: u64, now_ms: u64) {
         let ticks = |ms: u64| u32::try_from(ms).unwrap_or(u32::MAX);
         let since = ticks(now_ms / TICK_MS);
@@ -234,6 +247,7 @@ impl Ledger {
             lost_slots: 0,
             sweep_ms: 0,
             losses: 0,
+            resumed_ms: 0,
             undo: None,
         }
     }
@@ -251,6 +265,7 @@ impl Ledger {
     /// shard, if a miss of the key was on record ([`Ledger::has`]). `now_ms`: milliseconds since the start.
     /// False: there is no room for it.
     pub fn record(&mut self, hash: u64, number: u64, events: Events, now_ms: u64, window_ms: u32) -> bool {
+        let now_ms = self.miss_ms(now_ms);
         if !self.entries.contains_key(&hash)
             && (self.entries.len() >= self.most || !self.has_room_for(ENTRY_BYTES))
         {
@@ -298,6 +313,25 @@ impl Ledger {
             }
         }
         true
+    }
+
+    /// The server did not run for this many milliseconds, until now: what clients sent meanwhile came in time,
+    /// so misses count as that much later.
+    pub fn delay(&mut self, ms: u64, now_ms: u64) {
+        for entry in self.entries.values_mut() {
+            match entry {
+                KeyMisses::One { at_ms, .. } => *at_ms += ms,
+                KeyMisses::Many(account) => account.delay(ms),
+            }
+        }
+        self.lost.iter_mut().for_each(|loss| loss.delay(ms));
+        self.resumed_ms = now_ms;
+    }
+
+    /// The time of a miss that is recorded now: a thread that was stopped in the middle of its work goes on
+    /// with a time of before.
+    pub(crate) fn miss_ms(&self, now_ms: u64) -> u64 {
+        now_ms.max(self.resumed_ms)
     }
 
     fn lose(&mut self, hash: u64, number: u64, window_ms: u32, now_ms: u64) {

@@ -436,10 +436,10 @@ impl RuleState {
 
     /// The computation ended; `filled`: by its value. `joined_ms`: when other clients began to compute the
     /// key as well. By a change of rules keys are under this rule that had none, or one with other tags:
-    /// their misses may not have been recorded.
-    pub fn note_other_keys(&self, number: u64, now_ms: u64) {
+    /// their misses may not have been recorded. `run_ms`: for how long the server has run.
+    pub fn note_other_keys(&self, number: u64, run_ms: u64) {
         self.running.covers_from.fetch_max(number, Relaxed);
-        self.running.covers_since.store(now_ms + 1, Release);
+        self.running.covers_since.store(run_ms + 1, Release);
     }
 
     /// The number and the time of the last [`RuleState::note_other_keys`].

@@ -207,7 +207,9 @@ impl<'a> Control<'a> {
         loop {
             ready.clear();
             // Dead segments are emptied in small steps, with requests in between.
-            let timeout = if busy { Duration::from_millis(1) } else { Duration::from_millis(500) };
+            // While misses are remembered it is noticed soon that nothing runs (`Clock::note_running`).
+            let quiet_ms = if self.shared.engine.shared().window_max_ms() > 0 { 100 } else { 500 };
+            let timeout = Duration::from_millis(if busy { 1 } else { quiet_ms });
             let timeout = self.shared.acceptor.until_retry(timeout, self.shared);
             let timeout = self.life.until_next(timeout, self.shared.clock.now());
             self.poller.wait(Some(timeout), |token| ready.push(token))?;

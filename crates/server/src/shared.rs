@@ -123,9 +123,10 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// The time of a request, read at `now`.
+    /// The time of a request, read at `now`. The caller holds no lock of a shard.
     pub(crate) fn now_at(&self, now: std::time::Instant) -> Now {
         let ms = self.clock.millis_at(now);
+        self.clock.note_running(now, |for_ms| self.engine.note_stop(for_ms, ms));
         Now {
             second: u32::try_from(ms / 1000).unwrap_or(u32::MAX),
             ms,

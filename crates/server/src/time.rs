@@ -3,8 +3,8 @@
 //! Everything else takes the time as an argument. Callers read it once per round of their loop: a read costs
 //! some 20 ns (the kernel's page, no system call).
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Time since the server started, as items count it.
@@ -25,6 +25,10 @@ struct ClockState {
     unix_seconds_of_start: AtomicU64,
     /// Seconds the command `debugtime` has added.
     advanced: AtomicU32,
+    /// When a thread of the server last noted that it runs, in milliseconds since the start. Changed under
+    /// the lock.
+    ran_ms: AtomicU64,
+    ran: Mutex<()>,
     /// Only [`Clock::advance`] moves it.
     #[cfg(any(test, fuzzing))]
     stands: bool,
@@ -40,6 +44,14 @@ const SUSPENDED_MIN: Duration = Duration::from_millis(100);
 /// Two clocks are compared within this time, so that a thread that is stopped in between is not taken for a
 /// suspension.
 const COMPARED: Duration = Duration::from_millis(1);
+
+/// A time in which no thread has noted that it runs is a stop if it is this long. While there are rules, a thread
+/// does so every tenth of a second. On a busy machine the time may be longer though nothing was stopped: that does
+/// no harm.
+const STOPPED_MS: u64 = 200;
+
+/// Milliseconds from one note of a thread that runs to the next.
+const RAN_MS: u64 = 50;
 
 /// A difference of the wall clock up to this is not a step.
 const STEP: Duration = Duration::from_millis(1500);
@@ -108,6 +120,27 @@ impl Clock {
         let total = ahead.saturating_sub(self.0.ahead_at_start);
         let ms = u64::try_from(total.as_millis()).unwrap_or(u64::MAX);
         self.0.suspended_ms.fetch_max(ms, Ordering::Relaxed);
+    }
+
+    /// A thread of the server runs at `now`. If none has done so for 200 ms, the process was stopped, or
+    /// its machine suspended: `stopped` is told for how many milliseconds, before any other thread that calls
+    /// this goes on.
+    #[inline]
+    pub fn note_running(&self, now: Instant, stopped: impl FnOnce(u64)) {
+        let now_ms = u64::try_from(self.passed(now).as_millis()).unwrap_or(u64::MAX);
+        if now_ms.saturating_sub(self.0.ran_ms.load(Ordering::Acquire)) >= RAN_MS {
+            self.ran(now_ms, stopped);
+        }
+    }
+
+    #[cold]
+    fn ran(&self, now_ms: u64, stopped: impl FnOnce(u64)) {
+        let _lock = self.0.ran.lock().unwrap_or_else(PoisonError::into_inner);
+        let passed_ms = now_ms.saturating_sub(self.0.ran_ms.load(Ordering::Relaxed));
+        if passed_ms >= STOPPED_MS {
+            stopped(passed_ms);
+        }
+        self.0.ran_ms.fetch_max(now_ms, Ordering::Release);
     }
 
     /// The time that has passed since the start, as of `now`.
@@ -184,6 +217,8 @@ impl ClockState {
                 unix_now().as_secs().saturating_sub(u64::from(FIRST_SECOND)),
             ),
             advanced: AtomicU32::new(0),
+            ran_ms: AtomicU64::new(0),
+            ran: Mutex::new(()),
             #[cfg(any(test, fuzzing))]
             stands: false,
         }
@@ -240,6 +275,22 @@ mod tests {
         assert_eq!((clock.seconds_at(start), clock.millis_at(start)), (3602, 3_602_000), "once");
         let (wall, later) = (Duration::from_secs(unix + 3612), start + Duration::from_secs(10));
         assert_eq!(clock.follow(wall, later), None, "it is no step of the wall clock");
+    }
+
+    #[test]
+    fn a_time_in_which_nothing_ran_is_noticed_once() {
+        let clock = Clock::new();
+        let stopped_at = |ms: u64| {
+            let mut stopped = None;
+            clock.note_running(clock.0.started + Duration::from_millis(ms), |ms| stopped = Some(ms));
+            stopped
+        };
+        assert_eq!((stopped_at(199), stopped_at(300), stopped_at(400)), (None, None, None));
+        assert_eq!((stopped_at(600), stopped_at(600), stopped_at(100)), (Some(200), None, None));
+        clock.advance(100);
+        assert_eq!(stopped_at(700), None, "the command debugtime is no stop");
+        clock.suspended(clock.0.ahead_at_start + Duration::from_secs(60));
+        assert_eq!(stopped_at(750), Some(60_050), "the machine was suspended");
     }
 
     #[test]

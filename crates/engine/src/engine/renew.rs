@@ -49,6 +49,13 @@ impl Engine {
         }
     }
 
+    /// Misses are open for this many milliseconds more.
+    pub(crate) fn delay_notes(&self, ms: u64) {
+        if let Renewal::Walks { until_ms: Some(until_ms), .. } = &mut *self.renewal() {
+            *until_ms += ms;
+        }
+    }
+
     /// A piece of a generation of notes. True: there is more to do at once.
     pub(crate) fn renew_notes(&self, now: Now) -> bool {
         let tags = self.shared().tags();

@@ -185,6 +185,24 @@ impl Engine {
         all.items > 0
     }
 
+    /// Nothing has run for `for_ms` milliseconds, until now: the server was stopped (SIGSTOP, a debugger), or its
+    /// machine suspended. What clients sent meanwhile waits in its sockets, and came in time: misses and
+    /// announced tags do not grow old in a stop. The caller holds up other threads that have read the time
+    /// after it until this returns, and holds no lock of a shard.
+    pub fn note_stop(&self, for_ms: u64, now_ms: u64) {
+        for number in 0..self.shards.len() {
+            let mut shard = self.shards.lock(number);
+            shard.announced.delay(for_ms);
+            if let Some(herd) = &mut shard.herd {
+                herd.delay(for_ms, now_ms);
+            }
+        }
+        // After the shards: what a thread records that was stopped in the middle of its work is delayed once at
+        // least.
+        self.shared.note_stop(for_ms);
+        self.delay_notes(for_ms);
+    }
+
     /// Once a second: gives the memory of dead segments back, a bounded piece of each shard, lets go of
     /// misses that are too old, and notes what statistics would have to walk for. True: there is more to do.
     pub fn tick(&self, now: Now) -> bool {

@@ -1,4 +1,4 @@
-//! Events that concern all clients: evictions, reloads, soft invalidations, slow flushes, closed connections.
+//! Events that concern all clients: evictions, stops, reloads, soft invalidations, slow flushes, closed connections.
 
 use super::*;
 
@@ -12,6 +12,24 @@ impl Sim {
         for n in 0..400 {
             self.w.send(number, &format!("set junk:{n} 0 0 3000 noreply|{fat}|"));
         }
+    }
+
+    /// The server is stopped for some seconds. What clients have computed meanwhile waits in its sockets, and
+    /// comes before or after what its threads do when they go on.
+    pub(crate) fn stop_server(&mut self) {
+        self.note("a stop");
+        let ms = 1 + self.rng.below(4 * WINDOW_MS);
+        self.trace(|| format!("is stopped for {ms} ms"));
+        self.w.stop(ms);
+        self.jobs.iter_mut().for_each(|job| job.missed_ms += ms);
+        self.announced_until_ms.iter_mut().for_each(|until_ms| *until_ms += ms);
+        let pending = self.connections.iter_mut().flatten().flat_map(|connection| &mut connection.pending);
+        pending.for_each(|request| request.stopped_ms += ms);
+        if self.rng.one_in(2) {
+            self.fill_due();
+        }
+        self.w.pass(0);
+        self.note_loads();
     }
 
     pub(crate) fn reload(&mut self) {

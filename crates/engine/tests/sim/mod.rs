@@ -3,7 +3,8 @@
 //! answered once and in time, and no state is left at the end.
 //!
 //! Connections remember few misses in most histories, tables have few slots in half of them, pools open and
-//! close connections while their threads compute, and rules are added and removed.
+//! close connections while their threads compute, rules are added and removed, and the server is stopped for
+//! seconds.
 //!
 //! `SIM_SEED=n` runs one history and, with `SIM_TRACE=1`, prints it; `SIM_STEPS=n` sets the number of steps
 //! in total; that every event meets every state is only checked with as many as usual.
@@ -138,6 +139,8 @@ struct Request {
     given_up: bool,
     /// It must be answered within this time, in milliseconds.
     most_ms: u64,
+    /// For how long the server was stopped meanwhile, in milliseconds.
+    stopped_ms: u64,
 }
 
 /// Whether a touch prolongs the present value.
@@ -445,6 +448,7 @@ impl Sim {
             again: false,
             given_up: false,
             most_ms: u64::MAX / 2,
+            stopped_ms: 0,
         }
     }
 
@@ -509,6 +513,7 @@ impl Sim {
             36 if self.rng.one_in(3) => self.reload(),
             39 if self.rng.one_in(20) => self.flush_slowly(),
             37 if self.rng.one_in(8) => self.evict(),
+            37 if self.rng.one_in(8) => self.stop_server(),
             38 => self.count(),
             _ => self.act(client),
         }
@@ -530,7 +535,7 @@ impl Sim {
                 // Each part of a run waits for itself where loaders compute, and what is behind it waits as
                 // long.
                 let parts = if self.w.most == 1 { RUN_KEYS } else { 1 };
-                let most_ms = self.hold_max_ms.min(request.most_ms) * parts;
+                let most_ms = self.hold_max_ms.min(request.most_ms) * parts + request.stopped_ms;
                 assert!(request.sent_ms + most_ms + 10 >= self.w.ms, "a reply is late");
             }
         }

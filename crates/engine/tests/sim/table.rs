@@ -38,7 +38,7 @@ pub(crate) const STATES: [(&str, KeyState); 7] = [
 ];
 
 /// The actions of clients and operators.
-pub(crate) const STEPS_OF: [&str; 56] = [
+pub(crate) const STEPS_OF: [&str; 57] = [
     "sync client",
     "pool",
     "elastic pool",
@@ -47,6 +47,7 @@ pub(crate) const STEPS_OF: [&str; 56] = [
     "writer",
     "liar",
     "time passes",
+    "a stop",
     "a pool grows",
     "a pool shrinks",
     "a client gives up waiting",

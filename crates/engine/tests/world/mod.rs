@@ -578,6 +578,12 @@ impl World {
         self.time();
     }
 
+    /// Nothing runs for this many milliseconds.
+    pub(crate) fn stop(&mut self, ms: u64) {
+        self.ms += ms;
+        self.engine.note_stop(ms, self.ms);
+    }
+
     /// The next time at which work is due.
     pub(crate) fn next_deadline(&self) -> Option<u64> {
         let parked = self.connections.values().filter_map(|connection| connection.replies.next_deadline_ms());

@@ -72,3 +72,24 @@ fn a_lease_takes_the_place_of_a_miss_without_one() {
     assert_eq!(session.leases().collect::<Vec<_>>(), [(1, 10), (3, 12)]);
     assert!(session.has_lost(1099) && !session.has_lost(1100));
 }
+
+#[test]
+fn misses_do_not_grow_old_in_a_stop() {
+    let peers = Peers::default();
+    let peer = peers.join(PeerKey::Process(1));
+    let session = || Session::with_room(Arc::new(Caller::new(1, 0, 1, Arc::clone(&peer))), 1);
+    let mut before = session();
+    before.record(record(1, 10, 1_000, false), 0);
+    before.record(record(2, 11, 1_000, false), 0);
+    peers.delay(5_000);
+    let mut after = session();
+    after.record(record(1, 12, 6_500, false), 5_500);
+    assert_eq!([5_999, 6_000].map(|now_ms| before.oldest(1, now_ms)), [Some(10), None]);
+    assert_eq!([5_999, 6_000].map(|now_ms| before.has_lost(now_ms)), [true, false]);
+    assert_eq!([6_499, 6_500].map(|now_ms| after.oldest(1, now_ms)), [Some(12), None]);
+    assert!(!after.has_lost(0));
+    // What is full does not let go of it, and it is found once.
+    before.record(record(3, 13, 6_500, false), 5_500);
+    assert_eq!(before.take_oldest(1, 5_999).map(|record| record.number), Some(10));
+    assert_eq!(before.take_oldest(1, 5_999), None);
+}

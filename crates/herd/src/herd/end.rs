@@ -301,7 +301,7 @@ impl Herd {
         {
             self.ended.remove(&oldest);
         }
-        let until = now_ms + u64::from(rule.fill_window_ms());
+        let until = self.ledger.miss_ms(now_ms) + u64::from(rule.fill_window_ms());
         if self.ended.insert(token, EndedLease { hash, until_ms: until, missed_until_ms }).is_none() {
             self.ended_order.push_back(token);
         }

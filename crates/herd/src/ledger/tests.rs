@@ -155,3 +155,33 @@ fn numbers_only_rise_and_kinds_are_apart() {
     assert_eq!(fence.events(9), Events { hard: 7, soft: 11 });
     assert_eq!(fence.events_and_writes(9), Events { hard: 13, soft: 11 });
 }
+
+#[test]
+fn misses_do_not_grow_old_in_a_stop() {
+    let mut ledger = Ledger::with(3, 1);
+    assert!(record(&mut ledger, 1, 10, 0));
+    // A key with an account, and a miss that finds no room.
+    assert!(record(&mut ledger, 2, 11, 0) && record(&mut ledger, 2, 12, 500));
+    assert!(record(&mut ledger, 3, 13, 500) && !record(&mut ledger, 4, 14, 500));
+    ledger.delay(5_000, 5_500);
+    assert_eq!((ledger.outstanding(5_999), ledger.slots_in_loss(6_499)), (3, 1));
+    assert_eq!(ledger.outstanding(6_000), 2, "the first key's is a window old, without the stop");
+    assert_eq!(ledger.outstanding(6_499), 2);
+    assert_eq!((ledger.outstanding(6_500), ledger.slots_in_loss(6_500)), (0, 0));
+    // A thread that was stopped in the middle of its work has a time of before.
+    assert!(record(&mut ledger, 5, 15, 500));
+    assert_eq!((ledger.outstanding(6_499), ledger.outstanding(6_500)), (1, 0));
+}
+
+#[test]
+fn an_event_is_as_old_as_the_misses_before_it() {
+    let hard = Events { hard: 20, soft: 0 };
+    let mut ledger = Ledger::with(2, 1);
+    record(&mut ledger, 1, 10, 0);
+    ledger.harden(1, 20);
+    ledger.record(1, 21, hard, 900, WINDOW);
+    ledger.delay(5_000, 5_900);
+    let around = Surroundings { outside: hard, ..Surroundings::default() };
+    assert_eq!(ledger.view(1, &around, 5_999).old, 1);
+    assert_eq!(ledger.view(1, &around, 6_000).old, 0);
+}
