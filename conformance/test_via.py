@@ -75,7 +75,8 @@ def module_database(product):
 
 @pytest.fixture
 def database(module_database, etcd):
-    """One for the tests of this file, without a slot; and nothing is in the etcd."""
+    """One for the tests of this file, without a slot; and nothing is in the etcd. A test names it before `start`: then its servers have
+    ended before its slot is dropped, and none takes it again."""
     etcd.ctl("del", "--prefix", "/cattlegrid/shop/")
     yield module_database
     if module_database.product is not PRODUCTS["postgres"]:
@@ -424,7 +425,7 @@ def test_two_fleets_do_not_take_a_slot_from_each_other(database, node, open_dir,
 
 
 @only_postgres
-def test_a_node_that_is_started_again_leads_under_its_name(start, database, node):
+def test_a_node_that_is_started_again_leads_under_its_name(database, node, start):
     first, second = node(database, "first"), node(database, "second")
     together([first, second])
     first.signal(signal.SIGKILL)
