@@ -200,15 +200,13 @@ impl Herd {
     /// ended, count for that much longer. Leases and waits end at their time.
     pub fn delay(&mut self, ms: u64, now_ms: u64) {
         self.ledger.delay(ms, now_ms);
+        // 0: no miss of it counts.
+        let delay = |until_ms: &mut u64| *until_ms += if *until_ms > 0 { ms } else { 0 };
         for ended in self.ended.values_mut() {
             ended.until_ms += ms;
-            ended.missed_until_ms += ms;
+            delay(&mut ended.missed_until_ms);
         }
-        self.leases.each_mut(|lease| {
-            if lease.missed_until_ms > 0 {
-                lease.missed_until_ms += ms;
-            }
-        });
+        self.leases.each_mut(|lease| delay(&mut lease.missed_until_ms));
     }
 
     /// Surroundings of a key, of what is noted in this shard and outside it.

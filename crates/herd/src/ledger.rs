@@ -45,7 +45,7 @@ pub struct Ledger {
     sweep_ms: u64,
     /// Misses that found no room.
     losses: u64,
-    /// When a stop was over last, in milliseconds since the start: no miss on record is from before it.
+    /// When the last stop was over, in milliseconds since the start.
     resumed_ms: u64,
     /// The key of the last fill, and its account before it.
     undo: Option<(u64, KeyMisses)>,

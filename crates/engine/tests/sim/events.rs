@@ -20,7 +20,8 @@ impl Sim {
         self.note("a stop");
         let ms = 1 + self.rng.below(4 * WINDOW_MS);
         self.trace(|| format!("is stopped for {ms} ms"));
-        self.w.stop(ms);
+        let more_ms = self.rng.below(100);
+        self.w.stop(ms, more_ms);
         self.jobs.iter_mut().for_each(|job| job.missed_ms += ms);
         self.announced_until_ms.iter_mut().for_each(|until_ms| *until_ms += ms);
         let pending = self.connections.iter_mut().flatten().flat_map(|connection| &mut connection.pending);

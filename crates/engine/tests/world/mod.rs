@@ -578,10 +578,10 @@ impl World {
         self.time();
     }
 
-    /// Nothing runs for this many milliseconds.
-    pub(crate) fn stop(&mut self, ms: u64) {
+    /// Nothing runs for this many milliseconds. The last note that something ran was made `more_ms` before.
+    pub(crate) fn stop(&mut self, ms: u64, more_ms: u64) {
         self.ms += ms;
-        self.engine.note_stop(ms, self.ms);
+        self.engine.note_stop(ms + more_ms, self.ms);
     }
 
     /// The next time at which work is due.
