@@ -31,6 +31,22 @@ fn waiters_under_a_removed_rule_are_answered() {
     }
 }
 
+/// A get that waits for a loader's value in place of an old one is a miss where the rule has gone, and with it the
+/// old value. The rule comes back before its client stores what is too old by then.
+#[test]
+fn the_miss_of_a_waiter_under_a_removed_rule_is_known_when_the_rule_is_back() {
+    let terms = Policy { grace_s: 60, wait_ms: 30_000, ..policy() };
+    let mut w = World::new(&[("page:{id}", Policy { loader: true, ..terms })]);
+    let [a, b] = [(); 2].map(|()| w.connect());
+    w.expect(a, "set page:1 0 0 3|old|md page:1 I|", "STORED|HD|");
+    w.expect(b, "get page:1|", "");
+    w.set_rules(&[]);
+    assert_eq!(w.replies(b), "END|");
+    w.flush();
+    w.set_rules(&[("page:{id}", terms)]);
+    w.expect(b, "set page:1 0 0 3|new|get page:1|", "STORED|END|");
+}
+
 /// Under other terms the set answers the waiters. Under another pattern an earlier miss may be too old: the
 /// set is dropped, and the first waiter gets the lease.
 #[test]

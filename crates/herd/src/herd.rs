@@ -196,6 +196,11 @@ impl Herd {
         MissRecord { hash, number, until_ms, leased: false }
     }
 
+    /// Records a miss of a key of which no rule is known any more: one may come back before the value does.
+    pub fn miss_unruled<V>(&mut self, hash: u64, step: &HerdStep<'_, V>) -> MissRecord {
+        self.record_since(hash, step.clock.last(), FILL_WINDOW_AUTO_MS, step.now_ms)
+    }
+
     /// The server did not run for this many milliseconds, until now: misses, and tokens of leases that have
     /// ended, count for that much longer. Leases and waits end at their time.
     pub fn delay(&mut self, ms: u64, now_ms: u64) {
@@ -641,12 +646,7 @@ impl Herd {
     /// The miss of a waiter of this connection whose wait was decided while it was given up (history 10 of
     /// `end`): the miss of the lease, if the connection has it now, otherwise a miss without a lease.
     pub fn promoted<V>(&mut self, hash: u64, connection: u64, step: &mut HerdStep<'_, V>) -> MissRecord {
-        let Some(lease) = self.leases.get(hash) else {
-            let (number, window) = (step.clock.last(), FILL_WINDOW_AUTO_MS);
-            self.ledger.record(hash, number, Events::default(), step.now_ms, window);
-            let until_ms = self.ledger.miss_ms(step.now_ms) + u64::from(window);
-            return MissRecord { hash, number, until_ms, leased: false };
-        };
+        let Some(lease) = self.leases.get(hash) else { return self.miss_unruled(hash, step) };
         let rule = Arc::clone(&lease.rule);
         if !lease.holder.is(connection) {
             return self.miss(hash, &rule, step);

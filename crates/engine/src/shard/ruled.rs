@@ -155,8 +155,10 @@ impl Shard {
             self.store.count_read(found);
             return Verdict::Value(self.delivered(found, kind != LeaseKind::Early, step));
         }
-        let miss = |state| self.with_herd(step, |herd, step| herd.miss_beside(*hash, state, step));
-        let record = state.as_deref().and_then(miss);
+        let record = self.with_herd(step, |herd, step| match &state {
+            Some(state) => herd.miss_beside(*hash, state, step),
+            None => herd.miss_unruled(*hash, step),
+        });
         match record {
             Some(record) if how.is_explicit() => Verdict::Lost(record),
             _ if state.is_some_and(|state| how.on_busy(state.policy()) == OnBusy::Error) => {
